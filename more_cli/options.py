@@ -186,28 +186,29 @@ class EditOptions(RecipeOptions, FileOptions):
     store_images: bool = option(True, "Keep a copy of every image, for replay and scoring.", panel=STATE)
     anchors: bool = option(
         True,
-        "For a new state: take anchors, which are shipped questions and some about the picture of each edit.",
+        "For a new state: take anchors. These are prompts of the recipe, questions that the model asks itself, and "
+        "some about the picture of each edit.",
         panel=WRITING,
     )
     anchors_file: NamedFile | None = None
     """For a new state: questions whose answers must not change, in place of those that edits bring; of `more.toml`."""
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",
-        "After the last edit, write together what does not hold, of this stream's edits since the last consolidation "
-        "(run) or of all edits (all), or write all edits anew (anew).",
+        "After the last edit, write again, together, the edits that do not hold: those of this stream since the last "
+        "consolidation (run), or those of the state (all). anew writes all edits again from nothing.",
         panel=WRITING,
     )
     batch: bool = option(False, "Write all edits of the stream together, at its end.", "--batch", panel=WRITING)
     compact: bool = option(
         True,
-        "Write all standing edits anew where there are as many as the recipe says (default: 1,000, then four times as "
-        "many). --no-compact leaves that to a later call.",
+        "Write all edits anew when as many stand as the recipe says (default: 1,000, then 4,000 and so on). "
+        "--no-compact leaves that to a later call.",
         panel=WRITING,
     )
     reapply: bool = option(False, "Apply reverted edits again.", "--reapply", panel=WHICH)
     snapshot_every: int | None = option(
         None,
-        "Keep a copy of the state every N edits, until `more gc`. Other snapshots are taken without asking.",
+        "Keep a copy of the state every N edits, until `more gc`. `edit` takes other snapshots by itself.",
         metavar="N",
         least=1,
         panel=STATE,
@@ -312,7 +313,8 @@ class SuiteOptions(RecipeOptions):
 
     suite: str | None = option(
         None,
-        "Run M-ORE on this suite of edits, from the untouched base, or ask a suite's questions.",
+        "Run M-ORE on this suite of edits, from the untouched base. If its questions are yes/no, ask base and state "
+        "instead.",
         metavar="NAME|FILE",
         complete="suites",
         panel=SUITE,

@@ -45,7 +45,7 @@ def combine(
     machine: Machine,
     output: Output,
 ) -> None:
-    """Make one state of the edits of several, in order of time.
+    """Make one state from the edits of several states, in order of time.
 
     Lines that all states have in common are taken over once, as they are; the other edits are applied again. An edit
     that one of the states reverted stays out. Two targets for the same pictures and question are refused, unless a

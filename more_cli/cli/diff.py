@@ -36,9 +36,9 @@ def diff(
     machine: Machine,
     output: Output,
 ) -> None:
-    """Show in what two states differ: base, recipe, anchors, edits and, if asked for, answers.
+    """Show how two states differ: in base, recipe, anchors, edits and, if asked for, answers.
 
-    That they differ is no failure: `same` in --json says whether they do.
+    A difference is no failure: `same` in --json says whether they are alike.
 
     \b
     Examples:

@@ -27,8 +27,8 @@ EXIT_CODES = {
     1: "a bug of `more`, with a traceback",
     2: "wrong usage: a command, option, value or recipe",
     EDITS_FAILED: "some edits failed (not learnt or refused), or a merge lost some, or `--require-all` found failed "
-    "ones, or a revert made one again that failed again, or rows of a table were not measured, or parts of a sweep "
-    "failed",
+    "ones, or an edit failed that a revert applied again, or rows of a table were not measured, or parts of a "
+    "sweep failed",
     4: "bad input: edit lines, images, probes or files of a suite, or states whose edits contradict each other",
     5: "the model or the state cannot be used, or `verify` found damage or something not signed",
     6: "a gate was missed",

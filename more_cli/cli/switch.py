@@ -46,7 +46,7 @@ def switch(
     *,
     output: Output,
 ) -> None:
-    """Choose which state of a model commands use, make a further one, or list them.
+    """Choose which of a model's states commands use, make another one, or list them.
 
     It is what `git switch` is for branches. The choice is in the file MODEL.more.current and holds until the next one;
     --state, MORE_STATE and more.toml come before it. With --create, --state names another state to copy.

@@ -32,7 +32,7 @@ def verify(
 ) -> None:
     """Check ledger, state, images and base for damage.
 
-    Checks too whether these belong together. Runs and reports every check; exits with 5 if one fails. With --deep all
+    Also checks whether they belong together. Runs and reports every check; exits with 5 if one fails. With --deep all
     edits are applied again from an empty state, and the result must equal the state byte for byte. A folder that merge
     or export wrote is compared with its more.json. With --signers, state and ledger, or the folder, must be signed
     (`more sign`) by somebody whom FILE names. Writes nothing.

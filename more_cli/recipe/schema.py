@@ -156,8 +156,9 @@ class Recipe(Table):
     and then at four times that number, and so on (compaction). P is made anew too, with `rank` and no cap by
     `rank_share`. Default: never, as in the paper."""
     visual_share: Share | Unset = None
-    """Share of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove; where the projector
-    has more inputs than the text model's layers, less in that proportion. Default: all sites have one step length."""
+    """Share of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Where the projector
+    has more inputs than the text model's layers, the share is smaller in that proportion. Default: all sites have one
+    step length."""
     halvings: int = Field(default=5, ge=0, le=20)
     """Largest number of times that the step of a write is halved until it decreases `loss`; 0 accepts every step."""
     conjugate: float = Field(default=0.0, ge=0.0, le=1.0)

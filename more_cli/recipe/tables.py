@@ -113,7 +113,7 @@ class Rehearsal(Table):
 class Joint(Table):
     """Joint writing: edits are scored and written together, in rounds, until all of them hold.
 
-    So are a batch (`edit --batch`), a consolidation (`edit --consolidate`) and a compaction (`compact`). Edits of a
+    A batch (`edit --batch`), a consolidation (`edit --consolidate`) and a compaction (`compact`) do this. Edits of a
     batch or a compaction that do not hold after the last round are written one by one.
     """
 
