@@ -266,6 +266,17 @@ def test_an_id_that_another_state_reverted_with_other_content_is_free(world: Wor
     assert set(statuses(world)) == {"e1", "e2", "e4"}
 
 
+def test_an_id_whose_two_edits_are_both_reverted_keeps_nothing_back(world: World) -> None:
+    edit(world, "a", [0, 1], *QUICK)
+    edit(world, "b", [2], *QUICK, id="e1")
+    for name in "ab":
+        run("revert", world.model, "e1", "--state", state(world, name))
+    edit(world, "b", [4])
+    assert combine(world, "ab").code == 3
+    assert statuses(world) == {"e1": "reverted", "e2": "not-learnt", "e5": "not-learnt"}
+    assert deep(world).code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
