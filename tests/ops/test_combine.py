@@ -172,6 +172,16 @@ def test_with_theirs_the_later_one_counts_whichever_state_has_it(runs: Runs, wor
     assert (again.code, again.json["existed"]) == (3, True)
 
 
+def test_with_theirs_a_later_one_that_is_refused_is_not_said_to_count(world: World) -> None:
+    edit(world, "a", [0], *REFUSING)
+    assert world.edit("--retry", *CALM, "--state", state(world, "a"), edits="e1").code == 0
+    edit(world, "b", [0], *REFUSING, id="x1", target="z")
+    done = combine(world, "ab", "--theirs")
+    assert statuses(world) == {"e1": "learnt", "x1": "refused"}
+    assert "the later one counts" not in done.out
+    assert "the later one is refused: `what colour is it ?` has two targets: `r` in " in done.out
+
+
 def test_a_state_in_which_the_earlier_of_two_rivals_counts_is_another(world: World) -> None:
     edit(world, "a", [0, 1], *QUICK)
     edit(world, "b", [0], *QUICK, id="x1", target="z")
