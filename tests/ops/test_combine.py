@@ -12,6 +12,7 @@ import pytest
 from more_cli.checkpoint.hub import Pin
 from more_cli.store.pin import read_pin, write_pin
 from support.helpers import CALM, LEARNING, QUICK, REFUSING, Result, World, assert_same_state, line, run, tree
+from support.refused import assert_refused
 from support.reverts import JOINT, SMALL, Runs
 
 Numbers = Sequence[int]
@@ -306,6 +307,19 @@ def test_misuse(pair: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, 
     assert refused.code == 2
     assert message in refused.err
     assert "hint: " in refused.err
+
+
+def test_a_link_that_leads_nowhere_makes_no_state(pair: World, tmp_path: Path) -> None:
+    link, before = tmp_path / "link.more", tree(pair.root)
+    link.symlink_to(tmp_path / "unmounted" / "s.more")
+    for refused in (
+        run("combine", pair.model, state(pair, "a"), state(pair, "b"), "-o", link),
+        run("rebase", pair.model, pair.model, "--state", state(pair, "a"), "-o", link),
+        run("edit", pair.model, pair.root / "a.jsonl", "--state", link, "--dry-run"),
+    ):
+        assert_refused(refused, 5, f"`{link}` is a link to `{tmp_path}/unmounted/s.more`, which is not there")
+    assert (link.is_symlink(), tree(pair.root)) == (True, before)
+    assert not (tmp_path / "unmounted").exists()
 
 
 def test_the_model_is_the_folder_that_a_states_name_says(pair: World, monkeypatch: pytest.MonkeyPatch) -> None:
