@@ -16,6 +16,7 @@ from more_cli.cli.words import model_and_states
 from more_cli.model.machine import Machine
 from more_cli.options import CombineOptions
 from more_cli.store.names import file_of
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.text import counted
 
@@ -82,7 +83,8 @@ def _show(output: Output, report: AssemblyReport) -> None:
     if report.dry_run:
         _list(output, plan.union.edits)
     for each in plan.union.contradictions:
-        output.line(f"the later one counts: {each}")
+        refused = report.statuses.get(each.later.id) is Status.REFUSED
+        output.line(f"{'the later one is refused' if refused else 'the later one counts'}: {each}")
     for id, source in plan.union.withdrawn.items():
         output.line(f"{id} stays out: reverted in {source.path}")
     if report.dry_run and not report.existed:

@@ -130,7 +130,7 @@ class Output:
         def shown(text: str, header: bool) -> str:
             return styled(text, BOLD if header else STYLES.get(text), sys.stdout)
 
-        for line in laid_out(columns, texts, self.width, right, short, shown):
+        for line in laid_out([plain(name) for name in columns], texts, self.width, right, short, shown):
             print(line)  # noqa: T201
         if left_out > 0:
             self.line(f"and {left_out:,} more: --json has all")

@@ -42,6 +42,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _DATA_URI = re.compile(r"data:[^,;]*(?:;[^,;]*)*;base64,", re.IGNORECASE)
+_ORIGINAL = "put the original back"
+"""What to do about an image that is another now than when it was checked, or missing."""
 _ORIENTATION = 0x0112  # EXIF 2.3, table 4
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -77,9 +79,12 @@ class ImageSource:
         if data is None:
             if self.path is None:
                 raise DataError(f"image `{self.spelled}` was not kept", "give the original file again")
-            data = _read_file(self.path, self.spelled)
+            try:
+                data = _read_file(self.path, self.spelled)
+            except DataError as error:
+                raise DataError(error.message, error.hint or _ORIGINAL) from None
         if sha256_bytes(data) != self.sha256:
-            raise DataError(f"image `{self.spelled}` has changed since it was checked", "put the original back")
+            raise DataError(f"image `{self.spelled}` has changed since it was checked", _ORIGINAL)
         return data
 
     @timed("decode")

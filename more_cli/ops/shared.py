@@ -168,7 +168,7 @@ def union(sources: Sequence[SourceState]) -> Union:
     edits, reverted, clashes = list[Holding](), list[Holding](), list[tuple[Holding, Holding]]()
     withdrawn: dict[str, SourceState] = {}
     for id, holdings in by_id.items():
-        held = [holding for holding in holdings if holding.in_force] or holdings
+        held = [holding for holding in holdings if holding.in_force] or holdings[:1]
         same = [holding for holding in holdings if holding.content == held[0].content]
         clashes += [(held[0], other) for other in held if other.content != held[0].content]
         if gone := next((holding for holding in same if not holding.in_force), None):

@@ -70,7 +70,8 @@ class CombineOutput(Assembled, Printed, schema="more.combine/1", command="more c
     withdrawn: dict[str, FilePath]
     """of these, the edits that are in force in another state, with the state that reverted them"""
     contradictions: list[list[HeldEdit]]
-    """with `--theirs`: pairs with the same pictures and question and another target; the second one counts"""
+    """with `--theirs`: pairs with the same pictures and question and another target; the second one counts, unless it
+    is refused"""
     failed: list[str]
     """ids of edits of the new state that are `not-learnt` or `refused`"""
 

@@ -469,6 +469,10 @@ def test_images_that_are_not_stored_are_found_where_they_were(world: World) -> N
     Image.new("RGB", (9, 9)).save(world.root / "img" / "red.png")
     changed = run("eval", world.model)
     assert (changed.code, "has changed since it was checked" in changed.err) == (4, True)
+    (world.root / "img" / "red.png").unlink()
+    gone = run("eval", world.model)
+    assert gone.code == 4
+    assert "red.png`\nhint: put the original back" in gone.err
 
 
 def test_stored_images_outlive_the_originals(world: World) -> None:

@@ -318,3 +318,8 @@ def test_a_table_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[
     Output().table(("edit",), [("e1",)], left_out=-3)
     Output(as_json=True).table(("edit",), [("e1",)], left_out=1200)
     assert capsys.readouterr().out == "edit\ne1\nand 1,200 more: --json has all\nedit\ne1\n"
+
+
+def test_a_name_in_a_header_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().table(("edit", "a\x1b[31m\nb.more"), [["e1", "learnt"]])
+    assert capsys.readouterr().out.splitlines()[0] == r"edit  a\u001b[31m b.more"

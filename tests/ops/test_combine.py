@@ -12,6 +12,7 @@ import pytest
 from more_cli.checkpoint.hub import Pin
 from more_cli.store.pin import read_pin, write_pin
 from support.helpers import CALM, LEARNING, QUICK, REFUSING, Result, World, assert_same_state, line, run, tree
+from support.refused import assert_refused
 from support.reverts import JOINT, SMALL, Runs
 
 Numbers = Sequence[int]
@@ -172,6 +173,16 @@ def test_with_theirs_the_later_one_counts_whichever_state_has_it(runs: Runs, wor
     assert (again.code, again.json["existed"]) == (3, True)
 
 
+def test_with_theirs_a_later_one_that_is_refused_is_not_said_to_count(world: World) -> None:
+    edit(world, "a", [0], *REFUSING)
+    assert world.edit("--retry", *CALM, "--state", state(world, "a"), edits="e1").code == 0
+    edit(world, "b", [0], *REFUSING, id="x1", target="z")
+    done = combine(world, "ab", "--theirs")
+    assert statuses(world) == {"e1": "learnt", "x1": "refused"}
+    assert "the later one counts" not in done.out
+    assert "the later one is refused: `what colour is it ?` has two targets: `r` in " in done.out
+
+
 def test_a_state_in_which_the_earlier_of_two_rivals_counts_is_another(world: World) -> None:
     edit(world, "a", [0, 1], *QUICK)
     edit(world, "b", [0], *QUICK, id="x1", target="z")
@@ -266,6 +277,17 @@ def test_an_id_that_another_state_reverted_with_other_content_is_free(world: Wor
     assert set(statuses(world)) == {"e1", "e2", "e4"}
 
 
+def test_an_id_whose_two_edits_are_both_reverted_keeps_nothing_back(world: World) -> None:
+    edit(world, "a", [0, 1], *QUICK)
+    edit(world, "b", [2], *QUICK, id="e1")
+    for name in "ab":
+        run("revert", world.model, "e1", "--state", state(world, name))
+    edit(world, "b", [4])
+    assert combine(world, "ab").code == 3
+    assert statuses(world) == {"e1": "reverted", "e2": "not-learnt", "e5": "not-learnt"}
+    assert deep(world).code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -285,6 +307,19 @@ def test_misuse(pair: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, 
     assert refused.code == 2
     assert message in refused.err
     assert "hint: " in refused.err
+
+
+def test_a_link_that_leads_nowhere_makes_no_state(pair: World, tmp_path: Path) -> None:
+    link, before = tmp_path / "link.more", tree(pair.root)
+    link.symlink_to(tmp_path / "unmounted" / "s.more")
+    for refused in (
+        run("combine", pair.model, state(pair, "a"), state(pair, "b"), "-o", link),
+        run("rebase", pair.model, pair.model, "--state", state(pair, "a"), "-o", link),
+        run("edit", pair.model, pair.root / "a.jsonl", "--state", link, "--dry-run"),
+    ):
+        assert_refused(refused, 5, f"`{link}` is a link to `{tmp_path}/unmounted/s.more`, which is not there")
+    assert (link.is_symlink(), tree(pair.root)) == (True, before)
+    assert not (tmp_path / "unmounted").exists()
 
 
 def test_the_model_is_the_folder_that_a_states_name_says(pair: World, monkeypatch: pytest.MonkeyPatch) -> None:
