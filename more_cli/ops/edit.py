@@ -374,14 +374,17 @@ class _Run:
         """Yield the edits to apply and count the others as skipped.
 
         Raises:
-            DataError: the ledger has an id with other content, and `on_error` is "stop".
+            StreamErrors: the ledger has ids with other content, and `on_error` is "stop": all of a file, the first of
+                a pipe.
         """
         report, statuses = self.report, session.ledger.statuses()
+        if isinstance(edits, Sequence) and self.options.on_error == "stop":
+            raise_all(problem for edit in edits if (problem := _conflict(session, edit)))
         for edit in edits:
-            known = session.ledger.by_id.get(edit.id)
-            if known is not None and known.content != edit.content:
-                self._refuse(edit)
+            if problem := _conflict(session, edit):
+                self._refuse(problem)
                 continue
+            known = session.ledger.by_id.get(edit.id)
             report.ids.append(edit.id)
             if known is None or (self.options.reapply and edit.id in session.ledger.reverted):
                 yield edit
@@ -393,13 +396,10 @@ class _Run:
                 if not self.options.dry_run:
                     self.listener.edited(known, statuses[edit.id], new=False)
 
-    def _refuse(self, edit: Edit) -> None:
+    def _refuse(self, problem: Problem) -> None:
         """Report an edit whose id the ledger has with other content."""
-        where = f"{edit.source}:{edit.line}"
-        hint = "give the new correction its own id; it will supersede the old one"
-        problem = Problem(where, f"id `{edit.id}` is in the ledger with other content", hint, edit.line)
         if self.options.on_error == "stop":
-            raise DataError(str(problem), hint)
+            raise_all([problem])
         self.listener.problem(problem)
         self.report.problems.append(str(problem))
         self.report.total -= 1
@@ -453,6 +453,15 @@ def _prepare(session: Session, item: Edit | Problem) -> None:
         request = EditRequest.of(item)
         with suppress(DataError):
             session.runtime.prepare(request.query, request.target)
+
+
+def _conflict(session: Session, edit: Edit) -> Problem | None:
+    """Return what is wrong with an edit whose id the ledger has with other content; None for any other."""
+    known = session.ledger.by_id.get(edit.id)
+    if known is None or known.content == edit.content:
+        return None
+    hint = "give the new correction its own id; it will supersede the old one"
+    return Problem(f"{edit.source}:{edit.line}", f"id `{edit.id}` is in the ledger with other content", hint, edit.line)
 
 
 def _has_new_probes(edit: Edit, known: Entry) -> bool:

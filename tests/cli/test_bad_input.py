@@ -470,10 +470,10 @@ def two_answers_to_a_question_without_a_picture(world):
     return edit(world, "--dry-run")
 
 
-@case(4, "edits.jsonl:1: id `e1` is in the ledger with other content")
-def id_known_to_the_ledger(world):
+@case(4, "edits.jsonl:1: id `e1` is in the ledger with other content", "edits.jsonl:3: id `e2` is in the ledger with")
+def ids_known_to_the_ledger(world):
     run(*edit(world))
-    world.write([line(0, target="other")])
+    world.write([line(0, target="other"), line(2), line(1, target="other")])
     return edit(world)
 
 
