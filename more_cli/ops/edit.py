@@ -33,7 +33,7 @@ from more_cli.ops.anchors import anchors_too, identities, identity
 from more_cli.ops.commit import commit_consolidation, commit_edit, compact_if_due
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.held import anchors_of
-from more_cli.ops.init import InitReport, Inputs, initialise, plan
+from more_cli.ops.init import InitReport, Inputs, initialise, plan, recipe_for
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, require_outside
@@ -509,7 +509,8 @@ class EditCheck:
     def anchors(self) -> frozenset[tuple[str, str]]:
         """Questions of the state's anchors or, before there is a state, of the file of anchors that it will take."""
         if not self.target.sidecar.exists():
-            recipe = plan(self.target, self.options.recipe, self.options.settings).recipe
+            name = self.options.recipe or recipe_for(open_checkpoint(self.target.model))
+            recipe = load_recipe(name, self.options.settings)
             named = self.options.anchors_file
             return identities(Inputs(named.path if named else None).questions(recipe))
         return identities(anchors_of(self.target.folder, load_meta(self.target.sidecar)))

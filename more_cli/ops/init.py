@@ -129,9 +129,14 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
         UsageError: unknown recipe or value.
     """
     checkpoint = open_checkpoint(target.model)
-    name = recipe or pick_recipe(str(checkpoint.config.get("model_type", "")))
+    name = recipe or recipe_for(checkpoint)
     chosen = planned_for(checkpoint, load_recipe(name, settings))
     return replace(chosen, rank_set=is_set("rank", name, settings))
+
+
+def recipe_for(checkpoint: Checkpoint) -> str:
+    """Return the name of the recipe that a checkpoint gets unless the user names another."""
+    return pick_recipe(str(checkpoint.config.get("model_type", "")))
 
 
 def planned_for(checkpoint: Checkpoint, recipe: Recipe) -> Plan:

@@ -10,7 +10,7 @@ import pytest
 
 from more_cli.model import loading
 from more_cli.ops import init, session
-from support.helpers import QUICK, World
+from support.helpers import QUICK, World, line
 
 
 @pytest.fixture
@@ -49,6 +49,13 @@ def test_a_new_state_and_its_edits_take_one_model_and_one_processor(
 ) -> None:
     assert world.edit(*QUICK, *anchors).code in (0, 3)
     assert (calls["meta_model"], calls["load_processor"], calls["load_runtime"]) == (1, 1, 1)
+
+
+def test_probes_that_may_be_anchors_too_take_no_model_more(world: World, calls: Counter[str]) -> None:
+    world.write([line(0, locality=[{"question": "why ?"}])])
+    done = world.edit(*QUICK, "--anchors", "--set", 'anchors.prompts=["why ?"]')
+    assert done.code in (0, 3), done.err
+    assert calls["meta_model"] == 1
 
 
 def test_an_edit_of_a_state_that_is_there_takes_no_more(world: World, calls: Counter[str]) -> None:
