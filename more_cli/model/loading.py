@@ -111,10 +111,10 @@ def _misfit(load: Callable[..., Any]) -> str:
     return f"`{name}` has shape {tuple(found)}, by `config.json` it is {tuple(wanted)}"
 
 
-def load_fitting_prompter(
+def load_fitting_blueprint(
     checkpoint: Checkpoint, model: PreTrainedModel | None = None, **asking: Unpack[Asking]
-) -> Prompter:
-    """Load what turns questions into tokens, and check that the model can take what it makes of an image.
+) -> Blueprint:
+    """Load all of a checkpoint but its weights, and check that the model can take what its processor makes of an image.
 
     `model` is the one without weights, if the caller has it.
 
@@ -123,7 +123,7 @@ def load_fitting_prompter(
     """
     blueprint = load_blueprint(checkpoint, model, **asking)
     _require_fit_once(checkpoint, blueprint)
-    return blueprint.prompter
+    return blueprint
 
 
 def _require_fit_once(checkpoint: Checkpoint, blueprint: Blueprint) -> None:

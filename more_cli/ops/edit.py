@@ -25,7 +25,7 @@ from more_cli.inputs.edits import Edit, EditStream, check_edits, iter_edits, rai
 from more_cli.inputs.feeds import Feed
 from more_cli.inputs.records import Problem, given
 from more_cli.model.families import Family, family_in
-from more_cli.model.loading import load_fitting_prompter, load_prompter
+from more_cli.model.loading import load_fitting_blueprint, load_prompter
 from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
@@ -33,7 +33,7 @@ from more_cli.ops.anchors import anchors_too, identities, identity
 from more_cli.ops.commit import commit_consolidation, commit_edit, compact_if_due
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.held import anchors_of
-from more_cli.ops.init import InitReport, Inputs, initialise, plan
+from more_cli.ops.init import InitReport, Inputs, initialise, plan, recipe_for
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, require_place
@@ -258,6 +258,8 @@ class _Run:
         runtime = self._make_state()
         with writer_lock(target.lock), stoppable() as stop:
             session = open_session(target, self.machine, self.progress, runtime)
+            if created := report.run.created:
+                session.blueprint = created.plan.blueprint
             session.compacts = self.options.compact and self.options.consolidate != "anew"  # it is one
             _refuse_other_recipe(session, self.options)
             pending, ahead = self._pending(session, edits), arriving
@@ -433,7 +435,7 @@ class _Run:
         if target.sidecar.exists():
             session = open_session(target, Machine())
             _refuse_other_recipe(session, self.options)
-            load_fitting_prompter(session.checkpoint)
+            load_fitting_blueprint(session.checkpoint)
             pending = sum(1 for _ in self._pending(session, edits))
             known = f"{report.skipped:,} {verb(report.skipped, 'is', 'are')} in the ledger already"
             report.notes.append(f"{counted(pending, 'edit')} would be applied, {known}")
@@ -441,7 +443,7 @@ class _Run:
         require_place(target)
         chosen = plan(target, self.options.recipe, self.options.settings)
         self._inputs.wanted(chosen)
-        load_fitting_prompter(chosen.checkpoint, chosen.model)
+        load_fitting_blueprint(chosen.checkpoint, chosen.model)
         count = sum(1 for _ in edits)
         sites, applied = counted(len(chosen.sites), "site"), counted(count, "edit")
         report.notes.append(f"a state with {sites} would be created and {applied} applied")
@@ -516,7 +518,8 @@ class EditCheck:
     def anchors(self) -> frozenset[tuple[str, str]]:
         """Questions of the state's anchors or, before there is a state, of the file of anchors that it will take."""
         if not self.target.sidecar.exists():
-            recipe = plan(self.target, self.options.recipe, self.options.settings).recipe
+            name = self.options.recipe or recipe_for(open_checkpoint(self.target.model))
+            recipe = load_recipe(name, self.options.settings)
             named = self.options.anchors_file
             return identities(Inputs(named.path if named else None).questions(recipe))
         return identities(anchors_of(self.target.folder, load_meta(self.target.sidecar)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from more_cli.inputs.edits import Edit, Probe, read_edits
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import family_in, is_tested
 from more_cli.model.keymap import key_map, meta_model
-from more_cli.model.loading import load_blueprint, load_fitting_prompter, load_runtime
+from more_cli.model.loading import Blueprint, load_fitting_blueprint, load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
@@ -88,6 +88,15 @@ class Plan:
     rank_set: bool = False
     """Whether the user set `rank`."""
 
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        """The model without weights, with the processor, which fits it; loaded on first use.
+
+        Raises:
+            StateError: processor or chat template are missing, do not load, or do not fit the model.
+        """
+        return load_fitting_blueprint(self.checkpoint, self.model, **self.recipe.asking)
+
     @property
     def capped(self) -> str:
         """Which sites have a smaller rank than the recipe's, in one sentence; empty if there are none."""
@@ -120,9 +129,14 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
         UsageError: unknown recipe or value.
     """
     checkpoint = open_checkpoint(target.model)
-    name = recipe or pick_recipe(str(checkpoint.config.get("model_type", "")))
+    name = recipe or recipe_for(checkpoint)
     chosen = planned_for(checkpoint, load_recipe(name, settings))
     return replace(chosen, rank_set=is_set("rank", name, settings))
+
+
+def recipe_for(checkpoint: Checkpoint) -> str:
+    """Return the name of the recipe that a checkpoint gets unless the user names another."""
+    return pick_recipe(str(checkpoint.config.get("model_type", "")))
 
 
 def planned_for(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
@@ -349,8 +363,7 @@ def _pictured(questions: Iterable[Probe]) -> int:
 
 def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress, *, later: int) -> Runtime:
     """Load the model, if memory suffices to edit it with these anchors and so many `later` ones."""
-    blueprint = load_blueprint(chosen.checkpoint, chosen.model, **chosen.recipe.asking)
-    anchors = len(wanted.questions) + later
+    anchors, blueprint = len(wanted.questions) + later, chosen.blueprint
     needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=anchors, blueprint=blueprint)
     require(needed, chosen.checkpoint, new=True)
     progress(0, None, "loading the model")
@@ -395,7 +408,7 @@ def _fresh(chosen: Plan) -> State:
     meta = StateMeta(
         base=fingerprint(chosen.checkpoint, [site.disk_key for site in chosen.sites]),
         recipe=chosen.recipe,
-        template=load_fitting_prompter(chosen.checkpoint, chosen.model).template,
+        template=chosen.blueprint.prompter.template,
         sites=editor.records,
         digest=START,
     )

@@ -15,7 +15,6 @@ from more_cli.checkpoint.folder import CONFIG
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import MoreError, StateError, UsageError
-from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.machine import Machine
 from more_cli.ops.assembly import AssemblyReport, Plan, assemble, steps_of
 from more_cli.ops.drafts import Work
@@ -131,7 +130,7 @@ def _setup(old: SourceState, model: Path, checkpoint: Checkpoint) -> StateMeta:
     return old.meta.model_copy(
         update={
             "base": fingerprint(checkpoint, [record.disk_key for record in moved]),
-            "template": load_fitting_prompter(checkpoint, plan.model).template,
+            "template": plan.blueprint.prompter.template,
             "sites": moved,
         }
     )

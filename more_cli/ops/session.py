@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +25,7 @@ from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.unfinished import NOWHERE, Unfinished
 from more_cli.errors import StateError, UsageError
 from more_cli.inputs.edits import Edit, Probe
-from more_cli.model.loading import load_blueprint, load_runtime
+from more_cli.model.loading import Blueprint, load_blueprint, load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
@@ -107,6 +107,8 @@ class Session:
         if self.ledger.has_reverts:
             self._rebuild_memory()
         self._runtime = runtime
+        self.blueprint: Blueprint | None = None
+        """The checkpoint without its weights, if the caller has it."""
         self.compacts = True
         """Whether this call writes all standing edits together where there are enough of them."""
         self.cache = target.folder / "cache"
@@ -153,7 +155,7 @@ class Session:
         """The loaded model."""
         if self._runtime is None:
             meta = self.state.meta
-            blueprint = load_blueprint(self.checkpoint, **meta.recipe.asking)
+            blueprint = self.blueprint or load_blueprint(self.checkpoint, **meta.recipe.asking)
             needed = estimate(
                 self.checkpoint,
                 meta.sites,
@@ -426,14 +428,20 @@ def versions(machine: Machine) -> dict[str, str]:
         "more": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "numpy": version("numpy"),
+        "transformers": _version_of("transformers"),
+        "numpy": _version_of("numpy"),
         "device": machine.place,
         "cpu": f"{cpu()}, {torch.backends.cpu.get_cpu_capability()}",
         "dtype": machine.dtype,
         "attention": machine.attention,
         "threads": str(torch.get_num_threads()),
     }
+
+
+@cache
+def _version_of(package: str) -> str:
+    """Return the version of an installed package: every ledger line has it, and its metadata lies on the disk."""
+    return version(package)
 
 
 def anchors_cache(meta: StateMeta, anchors: str | None, machine: Machine) -> str:

@@ -33,7 +33,7 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.inputs.edits import read_edits
 from more_cli.model.backbones import find_sites
 from more_cli.model.keymap import key_map, meta_model
-from more_cli.model.loading import load_fitting_prompter
+from more_cli.model.loading import load_fitting_blueprint
 from more_cli.model.machine import GIB, Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.estimate import estimate
@@ -82,7 +82,7 @@ def described(name: str, folder: Path) -> Checkpoint:
 def make(checkpoint: Checkpoint, device: str, spread: bool) -> Runtime:
     """Return a runtime with random weights of unit gain, made on the device or, to be spread, in main memory."""
     blueprint = meta_model(checkpoint)
-    prompter = load_fitting_prompter(checkpoint, blueprint)
+    prompter = load_fitting_blueprint(checkpoint, blueprint).prompter
     with torch.device("cpu" if spread else device), torch.random.fork_rng():
         torch.manual_seed(0)
         model: Any = LlavaForConditionalGeneration._from_config(

@@ -16,7 +16,7 @@ from transformers import Qwen3VLProcessor as Qwen3
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import StateError
 from more_cli.model import loading
-from more_cli.model.loading import load_fitting_prompter
+from more_cli.model.loading import load_fitting_blueprint
 from more_cli.model.processors import load_processor, without_video
 from support import tiny
 from support.tiny_families import FAMILIES, tiny_family
@@ -123,7 +123,7 @@ def family(folder: Path, name: str, change: Callable[[dict[str, Any]], dict[str,
 
 def fit(folder: Path) -> None:
     with spells_numbers():
-        load_fitting_prompter(open_checkpoint(folder))
+        load_fitting_blueprint(open_checkpoint(folder))
 
 
 @pytest.mark.parametrize("name", WITH_PROCESSOR)

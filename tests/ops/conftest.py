@@ -7,6 +7,7 @@ import pytest
 from more_cli.ops import auto_anchors
 from support.helpers import QUICK, World
 from support.reverts import Runs
+from support.sparing import loaded_once, short_answers, small_states  # noqa: F401 (pytest finds them here)
 
 
 @pytest.fixture(scope="module")

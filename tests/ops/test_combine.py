@@ -365,14 +365,25 @@ def test_what_was_written_together_comes_edit_by_edit_unless_all_states_have_it(
     assert deep(world).code == 0
 
 
-def test_a_compaction_comes_by_itself(runs: Runs, world: World) -> None:
-    compact = (*SMALL, "--set", "compact=3")
-    edit(world, "a", range(4), *compact)
+def test_a_compaction_that_only_the_edits_of_both_are_enough_for_comes_by_itself(runs: Runs, world: World) -> None:
+    compact = (*SMALL, "--set", "compact=3", "--set", "joint.rounds=3")
+    edit(world, "a", [0], *compact)
     copy(world, "a", "b")
-    edit(world, "a", [4, 5])
-    edit(world, "b", [6, 7])
+    edit(world, "a", [1])
+    edit(world, "b", [2])
     combine(world, "ab")
-    assert_same_state(state(world, "all"), runs.of(range(8), *compact).sidecar)
+    assert [each["kind"] for each in world.entries(state(world, "all"))] == ["edit"] * 3 + ["compact"]
+    assert_same_state(state(world, "all"), runs.of(range(3), *compact).sidecar)
+
+
+def test_a_compaction_of_the_common_past_is_kept(runs: Runs, world: World) -> None:
+    compact = (*SMALL, "--set", "compact=2", "--set", "joint.rounds=3")
+    edit(world, "a", range(3), *compact)
+    copy(world, "a", "b")
+    edit(world, "a", [3])
+    edit(world, "b", [4])
+    combine(world, "ab")
+    assert_same_state(state(world, "all"), runs.of(range(5), *compact).sidecar)
     assert deep(world).code == 0
 
 

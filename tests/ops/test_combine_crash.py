@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from more_cli.model.runtime import Runtime
-from more_cli.ops import drafts
+from more_cli.ops import assembly, drafts
 from support.disk import DISK, WORK
 from support.helpers import QUICK, Result, World, at_call, die, forks, in_child, run
 from support.reverts import Runs, edit
@@ -92,10 +92,10 @@ def test_killed_before_any_write_to_the_disk(two: Two, tmp_path: Path) -> None:
 
 @forks
 def test_killed_while_the_new_state_takes_its_place(two: Two, tmp_path: Path) -> None:
-    total = calls(two, tmp_path, [(drafts, "drafts"), *DISK])
+    total = calls(two, tmp_path, [(assembly, "drafts"), *DISK])
     for number in range(total - 8, total + 1):
         here = two.copy(tmp_path / str(number))
-        assert in_child(cut_short(here, number, [(drafts, "drafts"), *DISK])) == -signal.SIGKILL
+        assert in_child(cut_short(here, number, [(assembly, "drafts"), *DISK])) == -signal.SIGKILL
         two.check(here, f"killed before step {number} of {total}")
 
 

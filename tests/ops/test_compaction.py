@@ -118,7 +118,7 @@ def test_json_and_text_say_what_was_compacted(world: World) -> None:
     assert again.json["applied"] == 1
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, COUNT - 1])
+@pytest.mark.parametrize("cut", [1, 2, 3])
 def test_two_calls_give_the_bytes_of_one(whole: World, world: World, cut: int) -> None:
     edit(world, "--limit", cut)
     edit(world)
@@ -242,7 +242,7 @@ def test_a_signal_ends_a_compaction_at_once_and_the_next_call_makes_it(whole: Wo
     assert_same_state(world.sidecar, whole.sidecar)
 
 
-@pytest.mark.parametrize("gone", [0, 1, 3, COUNT - 1])
+@pytest.mark.parametrize("gone", [0, 3, COUNT - 1])
 def test_a_revert_gives_the_state_of_a_run_without_the_edit(
     whole: World, world: World, tmp_path: Path, gone: int
 ) -> None:

@@ -171,14 +171,12 @@ def small_context(model: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("recipe", ["llava", "authors-llava", "paper-llava"])
 def test_the_rest_after_a_break_is_the_same_with_every_recipe(tmp_path: Path, recipe: str) -> None:
     world = World(tmp_path)
-    world.write(
-        [line(number) for number in range(8)]
-        + [line(number, id=f"t{number}", question="again ?") for number in range(4)]
-    )
+    world.write([*(line(number) for number in range(4)), line(0, id="again", question="again ?"), line(4)])
     whole, parts = tmp_path / "whole.more", tmp_path / "parts.more"
-    world.edit("--recipe", recipe, "--state", whole)
-    for count in (1, 5, 12):
-        world.edit("--recipe", recipe, "--limit", count, "--state", parts)
+    few = "--recipe", recipe, "--set", "max_steps=3"
+    assert world.edit(*few, "--state", whole).code in (0, 3)
+    for count in (1, 4, 6):
+        world.edit(*few, "--limit", count, "--state", parts)
     assert parts.read_bytes() == whole.read_bytes()
 
 

@@ -24,6 +24,7 @@ from more_cli.review.guard import Guard
 from more_cli.review.worker import Worker
 from more_cli.store.target import locate
 from support.helpers import LEARNING, QUESTION, World, line
+from support.sparing import loaded_once  # noqa: F401 (pytest finds it here)
 
 PORT = 8123
 HOST = f"http://127.0.0.1:{PORT}"
