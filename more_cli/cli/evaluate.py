@@ -65,13 +65,13 @@ def evaluate(
     """
     _check_together(on_suite, tracker, probes, files)
     outlets.check()
+    gates = outlets.gates_on() if on_suite.suite is None else []  # those of a suite depend on it
     model, state = fetched(output, model, state, hub)
     if on_suite.suite is not None:
         loaded = loaded_suite(output, on_suite.suite, on_suite.data_root, files)
         target = suite_target(output, loaded, model, state)
         evaluate_suite(output, loaded, target, on_suite, machine, outlets, tracker)
         return
-    gates = outlets.gates_on()
 
     from more_cli.evaluation.gates import judge
     from more_cli.ops.evaluate import evaluate_probes, evaluate_state

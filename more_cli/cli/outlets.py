@@ -80,15 +80,14 @@ class Outlets(Reports):
     junit: Path | None = option(None, "Write JUnit XML: one case per edit and per gate.", metavar="FILE", panel=REPORT)
 
     def check(self) -> None:
-        """Check also the gates, before anything is downloaded or loaded.
+        """Check also that strict gates are gates.
 
         Raises:
-            UsageError, StateError: as `Reports.check`, or one is not a gate.
+            UsageError, StateError: as `Reports.check`, or there is no gate.
         """
         if self.strict_gates and not self.gates:
             hint = 'add --gate "METRIC>=NUMBER", or leave --strict-gates out'
             raise UsageError("`--strict-gates` needs `--gate`", hint)
-        self.gates_on()
         super().check()
 
     def gates_on(self, names: Sequence[str] = ()) -> list[Gate]:
