@@ -10,7 +10,7 @@ import torch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.model.keymap import auto_class
 from more_cli.model.loading import load_runtime
-from support.tiny import read_weights, set_config, tiny_llava, write_weights
+from support.tiny import SINGLE, read_weights, set_config, tiny_llava, write_weights
 
 HEAD = "lm_head.weight"
 
@@ -37,6 +37,13 @@ def test_a_command_changes_no_model_of_another(folder: Path) -> None:
     kept = before.clone()
     before += 1
     assert torch.equal(head(folder), kept)
+
+
+def test_what_is_kept_outlives_its_files(tmp_path: Path) -> None:
+    first, again = (tiny_llava(tmp_path / name, text_layers=1, layout="native", seed=7) for name in ("first", "again"))
+    before = head(first).clone()
+    (first / SINGLE).write_bytes(b"")
+    assert torch.equal(head(again), before), "a copy that was read from the mapped file would end the process"
 
 
 def test_a_changed_config_makes_another_model(folder: Path) -> None:

@@ -88,10 +88,11 @@ class _Kept:
 
 def _copied(key: tuple[object, ...], make: Callable[[], Any]) -> Any:
     if key not in _KEPT:
-        made = make()
         if len(_KEPT) == KEPT:
             del _KEPT[next(iter(_KEPT))]  # the oldest
-        _KEPT[key] = made
+        # A copy, since loaded weights lie in the mapped file, which a later test may cut short: reading them would end
+        # the process.
+        _KEPT[key] = copy.deepcopy(make())
     return copy.deepcopy(_KEPT[key])
 
 
