@@ -20,7 +20,7 @@ from more_cli.ops.anchors import identities
 from more_cli.ops.assembly import AssemblyReport, Plan, Step, assemble, steps_of
 from more_cli.ops.base import open_base
 from more_cli.ops.drafts import Work
-from more_cli.ops.session import Try, require_place
+from more_cli.ops.session import Try
 from more_cli.ops.shared import Holding, SourceState, Union, open_sources, require_same_setup, union
 from more_cli.options import CombineOptions
 from more_cli.progress import Progress, no_progress
@@ -54,7 +54,7 @@ def combine(
     require_same_setup(sources)
     for source in sources:
         open_base(Target(target.model, source.path), State(source.meta))
-    require_place(target)
+    target.require_place()
     report = AssemblyReport(target, planned(sources, options), dry_run=options.dry_run)
     assemble(report, _is_there(target, report.plan), machine, progress, runtime, starting)
     report.wall_seconds = time.monotonic() - started

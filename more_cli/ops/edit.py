@@ -36,7 +36,7 @@ from more_cli.ops.held import anchors_of
 from more_cli.ops.init import InitReport, Inputs, initialise, plan, recipe_for
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.prefetch import Prefetch
-from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, require_place
+from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session
 from more_cli.ops.signals import Interrupted, Stop, stoppable
 from more_cli.ops.snapshots import Snapshots
 from more_cli.options import EditOptions
@@ -440,7 +440,7 @@ class _Run:
             known = f"{report.skipped:,} {verb(report.skipped, 'is', 'are')} in the ledger already"
             report.notes.append(f"{counted(pending, 'edit')} would be applied, {known}")
             return
-        require_place(target)
+        target.require_place()
         chosen = plan(target, self.options.recipe, self.options.settings)
         self._inputs.wanted(chosen)
         load_fitting_blueprint(chosen.checkpoint, chosen.model)

@@ -49,7 +49,7 @@ from more_cli.ops.auto_anchors import (
 )
 from more_cli.ops.calibrate import calibrate, stream_digest, with_calibrated
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.session import anchors_cache, require_place, update_state
+from more_cli.ops.session import anchors_cache, update_state
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import is_set, load_recipe, pick_recipe
@@ -345,9 +345,9 @@ def _check(target: Target) -> None:
     """Check where the state lies and, if it exists, that it has its ledger, before a folder is made.
 
     Raises:
-        UsageError, StateError: as `require_place`; also the ledger is missing.
+        UsageError, StateError: as `Target.require_place`; also the ledger is missing.
     """
-    require_place(target)
+    target.require_place()
     if target.sidecar.exists():
         require_ledger(load_meta(target.sidecar), Ledger(target.folder), target.sidecar)
 

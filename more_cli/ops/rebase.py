@@ -19,7 +19,6 @@ from more_cli.model.machine import Machine
 from more_cli.ops.assembly import AssemblyReport, Plan, assemble, steps_of
 from more_cli.ops.drafts import Work
 from more_cli.ops.init import planned_for
-from more_cli.ops.session import require_place
 from more_cli.ops.shared import SourceState, union
 from more_cli.options import RebaseOptions
 from more_cli.progress import Progress, no_progress
@@ -81,7 +80,7 @@ def rebase(
     started = time.monotonic()
     old = SourceState(source.sidecar, 0)
     checkpoint = open_checkpoint(target.model)
-    require_place(target)
+    target.require_place()
     report = RebaseReport(target, _planned(old, _setup(old, source.model, checkpoint)), dry_run=options.dry_run)
     if ledger := assemble(report, _is_there(target, report.plan), machine, progress, starting=starting):
         report.reasons = {edit.id: edit.reason for edit in ledger.failed()}

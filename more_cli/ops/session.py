@@ -23,7 +23,6 @@ from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.unfinished import NOWHERE, Unfinished
-from more_cli.errors import StateError, UsageError
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.loading import Blueprint, load_blueprint, load_runtime
 from more_cli.model.machine import Machine
@@ -472,18 +471,3 @@ class Every:
             return False
         self._count, self._since = 0, time.monotonic()
         return True
-
-
-def require_place(target: Target) -> None:
-    """Check that a state can lie there: outside the checkpoint folder, where `from_pretrained` would find it.
-
-    Raises:
-        UsageError: it would lie inside.
-        StateError: it is a link that leads nowhere.
-    """
-    sidecar = target.sidecar
-    if sidecar.resolve().parent == target.model.resolve():
-        raise UsageError(f"the state `{sidecar}` would lie inside the checkpoint folder", "put it beside or elsewhere")
-    if sidecar.is_symlink() and not sidecar.exists():
-        what = f"`{sidecar}` is a link to `{sidecar.readlink()}`, which is not there"
-        raise StateError(what, "restore that file, or remove the link")

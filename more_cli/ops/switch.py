@@ -109,10 +109,12 @@ def create(source: Target, name: str) -> SwitchReport:
 
     Raises:
         UsageError: not a name, or there is a state with this name.
-        StateError: there is nothing to copy, it is damaged, in use or of another base, or the folder is not writable.
+        StateError: there is nothing to copy, it is damaged, in use or of another base, the folder is not writable, or
+            the new state is a link that leads nowhere.
     """
     model = source.model
     new = Target(model, _free_path(model, name))
+    new.require_place()
     if new.sidecar.exists() and (current_name(model) == name or not _alike(new, source)):
         raise UsageError(f"`{model}` has a state `{name}` already", f"more switch {quoted(model)} {name}")
     state = open_state(source.sidecar)

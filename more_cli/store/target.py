@@ -54,6 +54,21 @@ class Target:
         """The writer's lock."""
         return self.folder / "lock"
 
+    def require_place(self) -> None:
+        """Check that a new state can lie there: outside the checkpoint folder, where `from_pretrained` would find it.
+
+        Raises:
+            UsageError: it would lie inside.
+            StateError: it is a link that leads nowhere.
+        """
+        sidecar = self.sidecar
+        if sidecar.resolve().parent == self.model.resolve():
+            what = f"the state `{sidecar}` would lie inside the checkpoint folder"
+            raise UsageError(what, "put it beside or elsewhere")
+        if sidecar.is_symlink() and not sidecar.exists():
+            what = f"`{sidecar}` is a link to `{sidecar.readlink()}`, which is not there"
+            raise StateError(what, "restore that file, or remove the link")
+
     def require_state(self) -> None:
         """Refuse a state that is not there.
 

@@ -21,6 +21,7 @@ from more_cli.options import PushOptions
 from more_cli.store.ledger import Ledger
 from support.disk import DISK
 from support.helpers import QUICK, Result, World, at_call, die, forks, in_child, line, run, tree
+from support.refused import assert_refused
 
 LINES = [line(number) for number in range(3)]
 
@@ -48,6 +49,13 @@ def state(world: World, name: str) -> Path:
 
 def edits_of(world: World, *options: object) -> int:
     return int(run("status", world.model, *options, "--json").json["asked"])
+
+
+def test_a_link_that_leads_nowhere_makes_no_state(world: World, tmp_path: Path) -> None:
+    state(world, "ann").symlink_to(tmp_path / "unmounted" / "s.more")
+    refused = switch(world, "ann", "--create")
+    assert_refused(refused, 5, "model.ann.more` is a link to `", "which is not there")
+    assert not (tmp_path / "unmounted").exists()
 
 
 def test_a_new_state_is_a_copy_and_commands_use_it(world: World) -> None:
