@@ -10,9 +10,11 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,8 @@ _HEADER_LIMIT = 32_000_000  # bytes
 _TENSORS = 200_000  # in one file
 _NAME = 500  # characters of a tensor's name
 _DIMENSIONS = 16  # of a tensor, at most
+SETTLED = 2.0
+"""Seconds after its last change for which a file may change again without another time of change."""
 AGAIN = "download or copy the checkpoint again"
 
 
@@ -143,9 +147,24 @@ def fill(view: memoryview, file: FileIO, start: int) -> None:
 def range_sha256(path: Path, start: int, stop: int) -> str:
     """Return the SHA-256 of bytes `start` to `stop` of a file.
 
+    While a file stays as it is, a process reads these bytes once: a weight of a large model has a hundred megabytes.
+
     Raises:
         StateError: it cannot be read, or became shorter than that.
     """
+    with reading(path):
+        now = path.stat()
+    if time.time() - max(now.st_mtime, now.st_ctime) < SETTLED:
+        return _hashed(path, start, stop)
+    return _known(path, start, stop, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
+
+
+@lru_cache(maxsize=4096)
+def _known(path: Path, start: int, stop: int, unchanged: tuple[int, ...]) -> str:
+    return _hashed(path, start, stop)
+
+
+def _hashed(path: Path, start: int, stop: int) -> str:
     digest = hashlib.sha256()
     with reading(path), FileIO(path) as file:
         file.seek(start)

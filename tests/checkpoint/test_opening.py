@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -321,6 +322,39 @@ def test_fingerprint_sees_every_file(base: Path, name: str) -> None:
     (base / name).write_bytes((base / name).read_bytes() + b" ")
     after = fingerprint(open_checkpoint(base), [])
     assert {key for key in before if before[key] != after[key]} == {name}
+
+
+def test_a_file_that_stays_as_it_is_is_read_once(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, read = open_checkpoint(base), list[str]()
+    hashed = module._hashed
+
+    def counted(path: Path, start: int, stop: int) -> str:
+        read.append(path.name)
+        return hashed(path, start, stop)
+
+    monkeypatch.setattr(module, "_hashed", counted)
+    monkeypatch.setattr(module, "SETTLED", -1.0)  # the time of the last change cannot be set back
+    first = fingerprint(opened, [LINEAR])
+    assert read
+    read.clear()
+    assert fingerprint(open_checkpoint(base), [LINEAR]) == first
+    assert read == []
+    entry = opened.tensors[LINEAR]
+    with (base / entry.shard).open("r+b") as file:  # in place, and as old as before
+        file.seek(entry.start)
+        file.write(b"\xff")
+    os.utime(base / entry.shard, (time.time() - 3600,) * 2)
+    assert fingerprint(opened, [LINEAR]) != first
+    assert read == [entry.shard]
+
+
+def test_a_file_that_has_just_changed_is_read_again(base: Path) -> None:
+    found = set[str]()
+    for value in b"abcdefgh":  # all of them perhaps within one tick of the file system's clock
+        (base / "config.json").write_bytes((base / "config.json").read_bytes()[:-1] + bytes([value]))
+        size = (base / "config.json").stat().st_size
+        found.add(module.range_sha256(base / "config.json", 0, size))
+    assert len(found) == 8
 
 
 def test_fingerprint_sees_site_bytes_and_headers(base: Path) -> None:
