@@ -112,12 +112,14 @@ def open_model(
         recipe: Name or TOML file, for the state that the first edit makes.
         settings: Changes of that recipe, each as `KEY=VALUE`.
         progress: Called with done, total and a text during long work.
-        machine: Fields of `more_cli.model.machine.Machine`: device, dtype, attention, device_map, memory.
+        machine: Fields of `more_cli.model.machine.Machine`: device, dtype, attention, device_map, memory. A dtype or
+            device of torch counts as its name.
 
     Raises:
         StateError: not a checkpoint.
     """
-    return Model(model, state, recipe, settings, _checked(Machine, **machine), progress)
+    named = {name: _named(value) for name, value in machine.items()}
+    return Model(model, state, recipe, settings, _checked(Machine, **named), progress)
 
 
 class Model:
@@ -422,6 +424,11 @@ def _checked(kind: type[_Options], **values: Any) -> _Options:
     for each in typed_fields(record):
         _at_least(each.name, getattr(record, each.name), each.metadata["typed"].least)
     return record
+
+
+def _named(value: Any) -> Any:
+    """Return the name of a dtype or device of torch, such as `bfloat16` or `cuda:1`; anything else as it is."""
+    return str(value).removeprefix("torch.") if type(value).__module__ == "torch" else value
 
 
 def _at_least(name: str, value: Any, least: int | None) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 import more_cli
@@ -134,6 +135,13 @@ def test_a_dry_run_writes_nothing_and_loads_nothing(world: World, loads: list[An
     before = tree(world.root)
     assert open_model("model").edit([line(0)], dry_run=True).report.total == 1
     assert (tree(world.root), loads) == (before, [])
+
+
+def test_a_dtype_and_a_device_of_torch_count_as_their_names(world: World) -> None:
+    machine = open_model(world.model, dtype=torch.bfloat16, device=torch.device("cpu")).machine
+    assert (machine.dtype, machine.device) == ("bfloat16", "cpu")
+    with pytest.raises(errors.UsageError, match="`--dtype int8` is not one of"):
+        open_model(world.model, dtype=torch.int8)
 
 
 def test_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
