@@ -293,8 +293,8 @@ class _Run:
     def _inputs(self) -> Inputs:
         """What prepares a new state."""
         if named := self.options.anchors_file:
-            return Inputs(named.path, place=named.place)
-        return Inputs(arriving=self.options.anchors)
+            return Inputs(named.path, place=named.place, editing=True)
+        return Inputs(arriving=self.options.anchors, editing=True)
 
     def _left_undone(self, session: Session) -> bool:
         """Return whether there is something to do without a new edit."""
