@@ -71,6 +71,8 @@ TEXT_ALONE = (
 )
 
 JOINED = "few anchors had no picture, so {:,} text-only ones were added: they hold answers without a picture"
+JOINED_TEXT = "few anchors were given, so {:,} were added"
+"""The same of a plain language model."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,7 @@ def initialise(
             )
         else:
             _refuse_other_anchors(target, questions)
-        chosen.notices.extend(_of_made(inputs, wanted, questions))
+        chosen.notices.extend(_of_made(chosen, inputs, wanted, questions))
         write_pin(target.folder, pin_of(target.model))
         save_state(target.sidecar, state)
         return _report(target, chosen, state, questions, runtime, created=True)
@@ -327,13 +329,13 @@ def _report(
     return InitReport(target, chosen, state.parameters, created, state.meta, *sizes, runtime)
 
 
-def _of_made(inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
+def _of_made(chosen: Plan, inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
     """Return what the user is told of the anchors that were made: whether they have pictures, and how many joined."""
-    told = []
-    if inputs.auto is not None and not _pictured(questions):
+    told, sees = [], _sees(chosen.checkpoint)
+    if inputs.auto is not None and sees and not _pictured(questions):
         told.append(TEXT_ALONE.format(inputs.auto))
     if wanted.prompts:
-        told.append(JOINED.format(len(questions) - len(wanted.questions) + wanted.prompts))
+        told.append((JOINED if sees else JOINED_TEXT).format(len(questions) - len(wanted.questions) + wanted.prompts))
     return told
 
 

@@ -57,3 +57,15 @@ def test_a_target_that_the_tokenizer_cannot_write_is_refused(model: Path) -> Non
     assert refused.code == 4
     assert "edits.jsonl:2: the model's tokenizer has no tokens for `{中}` in the target\nhint: " in refused.err
     assert not model.with_name("model.more").exists()
+
+
+def test_made_anchors_are_not_said_to_lack_pictures(model: Path) -> None:
+    file = lines(model, ("which ?", "r"))
+    few = model.with_name("anchors.jsonl")
+    few.write_text('{"question": "what ?"}\n')
+    for state, source in (("own", [few]), ("made", ["auto", file])):
+        done = run("init", model, "--anchors", *source, "--set", "anchors.per_edit=0", "--state", state, "--json")
+        assert done.code == 0, done.err
+        assert not [notice for notice in done.json["notices"] if "picture" in notice]
+        status = run("status", model, "--state", state)
+        assert ", all text only\n" in status.out
