@@ -265,7 +265,9 @@ def _show_notes(output: Output, report: EditReport) -> None:
         output.note(f"skipped: {problem}")
     for note in report.notes:
         output.note(note)
+    pictured = {entry.id for entry in report.entries if entry.images} if report.superseded else ()
     for id, superseded in report.superseded.items():
-        output.note(f"{id} supersedes {', '.join(superseded)}: same picture and question, another answer")
+        about = "picture and question" if id in pictured else "question"
+        output.note(f"{id} supersedes {', '.join(superseded)}: same {about}, another answer")
     if report.reverted:
         output.note(f"{len(report.reverted)} of these edits stay reverted; --reapply applies them again")

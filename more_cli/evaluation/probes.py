@@ -179,7 +179,8 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
         answers = [runtime.prompter.text(ids) for ids in tokens]
         for row, probe, answer, ids in zip(values, probes, answers, tokens, strict=True):
             stops = bool(ids) and ids[-1] in runtime.prompter.stops
-            row |= metrics.of_generated(answer, probe.target or "", stops=stops)
+            # As it was encoded: with a control token as text, an answer can never equal the target as it was written.
+            row |= metrics.of_generated(answer, runtime.prompter.inert(probe.target or ""), stops=stops)
     scores = [ProbeScore(*found) for found in zip(probes, values, answers, strict=True)]
     if keep:
         rows = [row[mask] for part in parts for row, mask in zip(part.logits, part.mask, strict=True)]

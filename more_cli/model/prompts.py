@@ -156,6 +156,18 @@ class Prompter:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
 
+    def unwritten(self, target: str) -> str:
+        """Return the words of a target that the tokenizer has no tokens for; of most targets none."""
+        token = self.tokenizer.unk_token_id
+
+        def unknown(text: str) -> bool:
+            ids = self.tokenizer(self.inert(text), add_special_tokens=False)["input_ids"]
+            return token is not None and token in ids
+
+        if not unknown(target):
+            return ""
+        return " ".join(filter(unknown, target.split())) or target
+
     def text(self, ids: Sequence[int] | Tensor) -> str:
         """Return the text of an answer's tokens, without control tokens."""
         return str(self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=True)).strip()

@@ -106,7 +106,7 @@ class AssemblyReport(Outcome):
 
 def assemble(
     report: AssemblyReport,
-    there: bool,
+    there: Callable[[], bool],
     machine: Machine,
     progress: Progress,
     runtime: Runtime | None = None,
@@ -114,21 +114,24 @@ def assemble(
 ) -> Ledger | None:
     """Make the new state unless it is `there`, and return its ledger; None after a dry run or an interrupt.
 
-    `starting` is called before the first edit is applied; `runtime` is the model if it is loaded already.
+    `there` is asked again under the lock: another process may have made it since. `starting` is called before the first
+    edit is applied; `runtime` is the model if it is loaded already.
 
     Raises:
         StateError: the new state's folder holds the ledger of another one, or an image is missing or has changed.
         DataError: an image cannot be read.
     """
-    report.existed = there
-    if not there:
+    report.existed = there()
+    if not report.existed:
         if report.dry_run:
             return None
         for source, entry in _lines(report.plan):
             images = _images(source.ledger.edit_of(entry))
             require_images(images, f"edit `{entry.id}` of `{source.path}` cannot be taken over")
         with writer_lock(report.target.lock), stoppable() as stop:
-            _build(report, machine, progress, runtime, starting, stop)
+            report.existed = there()
+            if not report.existed:
+                _build(report, machine, progress, runtime, starting, stop)
         if report.interrupted:
             return None
     ledger = Ledger(report.target.folder)

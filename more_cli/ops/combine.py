@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def combine(
         open_base(Target(target.model, source.path), State(source.meta))
     target.require_place()
     report = AssemblyReport(target, planned(sources, options), dry_run=options.dry_run)
-    assemble(report, _is_there(target, report.plan), machine, progress, runtime, starting)
+    assemble(report, partial(_is_there, target, report.plan), machine, progress, runtime, starting)
     report.wall_seconds = time.monotonic() - started
     return report
 

@@ -7,6 +7,7 @@ run and a rerun end with the bytes of an undisturbed run.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ from more_cli.store.snapshots import keep_snapshot
 from more_cli.store.state import load_meta
 from more_cli.store.status import Status
 from more_cli.store.target import Target
-from more_cli.text import counted, verb
+from more_cli.text import counted, shorten, verb
 
 EVERY = ("all", "anew")
 """Values of `consolidate` that mean all edits, also those of earlier runs."""
@@ -292,8 +293,8 @@ class _Run:
     def _inputs(self) -> Inputs:
         """What prepares a new state."""
         if named := self.options.anchors_file:
-            return Inputs(named.path, place=named.place)
-        return Inputs(arriving=self.options.anchors)
+            return Inputs(named.path, place=named.place, editing=True)
+        return Inputs(arriving=self.options.anchors, editing=True)
 
     def _left_undone(self, session: Session) -> bool:
         """Return whether there is something to do without a new edit."""
@@ -491,10 +492,12 @@ FIELDS = {
     "loc_text": "locality", "loc_image": "locality",
 }  # fmt: skip
 """Field of an edit line that has the probes of a kind."""
+_PLAIN = re.compile("[A-Za-z0-9 .,'-]*")
+"""A target that every tokenizer is taken to have tokens for, so that none must be loaded to know."""
 
 
 class EditCheck:
-    """Checks edits against the number of images that the model takes and its context; counts probes to leave out."""
+    """Checks edits against what the model can be asked and can say; counts probes to leave out."""
 
     def __init__(self, target: Target, options: EditOptions) -> None:
         self.target = target
@@ -542,6 +545,10 @@ class EditCheck:
             except DataError as error:
                 field = "" if probe.kind == "rel" else f"`{FIELDS[probe.kind]}`: "
                 return Problem(f"{edit.source}:{edit.line}", f"{field}{error.message}", error.hint, edit.line)
+        if not _PLAIN.fullmatch(edit.target) and (missing := self.prompter.unwritten(edit.target)):
+            # The model would learn to say the token for unknown text, which is no text.
+            said = f"the model's tokenizer has no tokens for `{shorten(missing, 40)}` in the target"
+            return Problem(f"{edit.source}:{edit.line}", said, "write the target in other characters", edit.line)
         return None
 
     def notes(self) -> list[str]:

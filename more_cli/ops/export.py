@@ -116,7 +116,7 @@ def export(
     if format == "delta":
         report.modules = _export_delta(session, out, written, force)
     else:
-        with replacing_directory(out, force, marker=PROVENANCE, own=own_names) as scratch:
+        with replacing_directory(out, force, marker=PROVENANCE, own=_own_adapter) as scratch:
             updates = [Update(record, rank or record.rank) for record in written]
             report.kept = _write_adapter(session, scratch, updates, truncated=rank is not None)
             report.modules = _matched_modules(session, scratch, updates)
@@ -206,6 +206,18 @@ def _matched_modules(session: Session, folder: Path, updates: Sequence[Update]) 
     if len(shapes) != len(updates):
         raise StateError("the adapter holds modules that were not written", "report this as a bug")
     return sorted(shapes)
+
+
+def _own_adapter(folder: Path) -> set[str]:
+    """Return the files of an earlier adapter.
+
+    Raises:
+        UsageError: it holds a merged checkpoint, which may be the base of another state.
+    """
+    names = own_names(folder)
+    if CONFIG not in names:
+        raise UsageError(f"`{folder}` holds a merged checkpoint, no adapter", "name a new folder")
+    return names
 
 
 def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], force: bool) -> list[str]:

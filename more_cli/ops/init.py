@@ -21,6 +21,7 @@ from more_cli.model.families import family_in, is_tested
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.loading import Blueprint, load_fitting_blueprint, load_runtime
 from more_cli.model.machine import Machine
+from more_cli.model.quantised import import_library, require_right
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
     FILE,
@@ -70,6 +71,8 @@ TEXT_ALONE = (
 )
 
 JOINED = "few anchors had no picture, so {:,} text-only ones were added: they hold answers without a picture"
+JOINED_TEXT = "few anchors were given, so {:,} were added"
+"""The same of a plain language model."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,8 @@ class Inputs:
     """Start from the recipe's prompts, and let every edit bring anchors of its own picture; see `brings`."""
     calibrate: Path | None = None
     """Corrections that the constants are calibrated on."""
+    editing: bool = False
+    """Edits follow at once: the model is loaded first, so that one that does not load has no state."""
     files: FileOptions = field(default_factory=FileOptions)
     place: str = ""
     """File and line that name `anchors`; empty for what was typed."""
@@ -292,20 +297,26 @@ def initialise(
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
     state.meta.arriving = inputs.brings(chosen.recipe) and _sees(chosen.checkpoint)
+    machine = machine or Machine()
+    loads = runtime is None and bool(wanted.questions or corrections or inputs.editing)
+    reserve = 0
+    if loads and not target.sidecar.exists():  # before the lock makes a folder
+        later = OWN * bool(wanted.candidates or wanted.prompts) + PICTURED * state.meta.arriving
+        reserve = _require_loadable(chosen, len(wanted.questions) + later, machine)
     with writer_lock(target.lock):
         if existing := _existing(target, chosen, state.meta, corrections, wanted):
             return existing
+        if loads:
+            progress(0, None, "loading the model")
+            runtime = load_runtime(chosen.checkpoint, machine, blueprint=chosen.blueprint, reserve=reserve)
         questions = wanted.questions
-        if questions or corrections:
-            machine = machine or Machine()
-            later = OWN * bool(wanted.candidates or wanted.prompts) + PICTURED * state.meta.arriving
-            runtime = runtime or _load(chosen, wanted, machine, progress, later=later)
+        if runtime and (questions or corrections):
             questions = _prepare(
                 target, chosen, state, runtime, wanted, corrections, machine=machine, progress=progress
             )
         else:
             _refuse_other_anchors(target, questions)
-        chosen.notices.extend(_of_made(inputs, wanted, questions))
+        chosen.notices.extend(_of_made(chosen, inputs, wanted, questions))
         write_pin(target.folder, pin_of(target.model))
         save_state(target.sidecar, state)
         return _report(target, chosen, state, questions, runtime, created=True)
@@ -318,13 +329,13 @@ def _report(
     return InitReport(target, chosen, state.parameters, created, state.meta, *sizes, runtime)
 
 
-def _of_made(inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
+def _of_made(chosen: Plan, inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
     """Return what the user is told of the anchors that were made: whether they have pictures, and how many joined."""
-    told = []
-    if inputs.auto is not None and not _pictured(questions):
+    told, sees = [], _sees(chosen.checkpoint)
+    if inputs.auto is not None and sees and not _pictured(questions):
         told.append(TEXT_ALONE.format(inputs.auto))
     if wanted.prompts:
-        told.append(JOINED.format(len(questions) - len(wanted.questions) + wanted.prompts))
+        told.append((JOINED if sees else JOINED_TEXT).format(len(questions) - len(wanted.questions) + wanted.prompts))
     return told
 
 
@@ -361,13 +372,19 @@ def _pictured(questions: Iterable[Probe]) -> int:
     return sum(bool(question.images) for question in questions)
 
 
-def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress, *, later: int) -> Runtime:
-    """Load the model, if memory suffices to edit it with these anchors and so many `later` ones."""
-    anchors, blueprint = len(wanted.questions) + later, chosen.blueprint
-    needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=anchors, blueprint=blueprint)
-    require(needed, chosen.checkpoint, new=True)
-    progress(0, None, "loading the model")
-    return load_runtime(chosen.checkpoint, machine, blueprint=blueprint, reserve=needed.beside_weights)
+def _require_loadable(chosen: Plan, anchors: int, machine: Machine) -> int:
+    """Return the bytes that editing with so many anchors takes beside the weights.
+
+    Raises:
+        StateError: the weights cannot be computed with here.
+        ResourceError: memory does not suffice.
+    """
+    checkpoint, blueprint = chosen.checkpoint, chosen.blueprint
+    import_library(checkpoint)
+    require_right(checkpoint, machine)
+    needed = estimate(checkpoint, chosen.sites, chosen.recipe, machine, anchors=anchors, blueprint=blueprint)
+    require(needed, checkpoint, new=True)
+    return needed.beside_weights
 
 
 def _prepare(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from more_cli.checkpoint.folder import CONFIG
@@ -82,7 +83,7 @@ def rebase(
     checkpoint = open_checkpoint(target.model)
     target.require_place()
     report = RebaseReport(target, _planned(old, _setup(old, source.model, checkpoint)), dry_run=options.dry_run)
-    if ledger := assemble(report, _is_there(target, report.plan), machine, progress, starting=starting):
+    if ledger := assemble(report, partial(_is_there, target, report.plan), machine, progress, starting=starting):
         report.reasons = {edit.id: edit.reason for edit in ledger.failed()}
         right = report.with_status(Status.ALREADY_RIGHT)
         report.right_before = {id for id in right if ledger.by_id[id].said_before is None}

@@ -63,6 +63,8 @@ class Held:
 
     def __str__(self) -> str:
         """Return their number and kinds, such as `168: 128 about a picture, 40 text only`."""
+        if not self.pictured:
+            return f"{self.total:,}, all text only"
         made = f" ({self.made:,} brought by edits)" if self.made else ""
         return f"{self.total:,}: {self.pictured:,} about a picture{made}, {self.total - self.pictured:,} text only"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from more_cli.checkpoint.hub import Pin
+from more_cli.ops import assembly
 from more_cli.store.pin import read_pin, write_pin
 from support.helpers import CALM, LEARNING, QUICK, REFUSING, Result, World, assert_same_state, line, run, tree
 from support.refused import assert_refused
@@ -115,6 +117,25 @@ def test_the_same_states_give_the_same_state_again_and_a_part_adds_nothing(runs:
     assert state(pair, "x").read_bytes() == state(pair, "y").read_bytes()
     assert combine(pair, "xb", out="z").code == 3
     assert_same_state(state(pair, "z"), state(pair, "x"))
+
+
+def test_a_state_that_another_process_made_meanwhile_is_there(
+    pair: World, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said to be another state: there was none before the lock, and its ledger after it."""
+    for name in "ab":
+        shutil.copyfile(state(pair, name), state(world, name))
+        shutil.copytree(f"{state(pair, name)}.d", f"{state(world, name)}.d")
+    lock = assembly.writer_lock
+
+    def locked_late(path: Path) -> AbstractContextManager[None]:
+        monkeypatch.setattr(assembly, "writer_lock", lock)
+        assert combine(world, "ab").code == 3
+        return lock(path)
+
+    monkeypatch.setattr(assembly, "writer_lock", locked_late)
+    late = combine(world, "ab", "--json")
+    assert (late.code, late.json["existed"]) == (3, True), late.err
 
 
 def test_the_new_state_goes_on_like_any_other(world: World) -> None:

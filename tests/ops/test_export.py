@@ -321,3 +321,15 @@ def test_an_adapter_of_somebody_else_is_not_replaced(world: World, tmp_path: Pat
     assert "holds more than was written there: notes.txt" in run("export", world.model, "-o", out, "--force").err
     (out / "notes.txt").unlink()
     assert run("export", world.model, "-o", out, "--force").code == 0
+
+
+def test_a_merged_checkpoint_is_not_replaced_by_an_adapter(world: World, tmp_path: Path) -> None:
+    """It may be the base of a state, which would have lost it."""
+    out = tmp_path / "merged"
+    assert world.edit("--limit", 1).code == 0
+    assert run("merge", world.model, "-o", out).code == 0
+    before = tree(out)
+    refused = run("export", world.model, "-o", out, "--force")
+    assert refused.code == 2
+    assert "merged` holds a merged checkpoint, no adapter" in refused.err
+    assert tree(out) == before

@@ -46,6 +46,17 @@ def edited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return world
 
 
+def test_an_edit_that_cannot_be_computed_here_leaves_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path / "world", text_layers=1)
+    world.edits(1)
+    world.model.rename(world.root / "full")
+    quantise(world.root / "full", world.model, "nf4")
+    refused = world.edit()
+    assert refused.code == 5
+    assert "bitsandbytes computes nf4 wrongly there on a CPU" in refused.err
+    assert not list(world.root.glob("model.more*"))
+
+
 @pytest.mark.slow
 def test_twelve_edits_hold_and_the_state_says_so(edited: World) -> None:
     scores = run("eval", edited.model, "--json").json

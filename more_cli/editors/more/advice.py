@@ -34,6 +34,8 @@ class Failure:
     """Ids of past edits that the last write moved away from their targets."""
     drifts: Mapping[str, float]
     """KL of the anchors of the last write, nats per token, by question."""
+    pictured: bool
+    """Whether the edit's question is about a picture."""
 
 
 def explain(failure: Failure) -> str:
@@ -56,7 +58,8 @@ def _causes(failure: Failure) -> Iterator[str]:
     if failure.first.nll < UNSURE:
         yield f"the base is unsure here: it gave the target NLL {failure.first.nll:.2g} before any write"
     if failure.first.nll > FAR:
-        yield "the target is far from anything the model says here: check picture, question and target"
+        what = "picture, question" if failure.pictured else "question"
+        yield f"the target is far from anything the model says here: check {what} and target"
 
 
 def _settings(failure: Failure) -> str:

@@ -48,11 +48,11 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None, 
     last = passes.scores[new]
     if refused:
         sites.restore(passes.attempt.start)
-        return outcome_of(passes, first, first, refused=_explained(passes, first, last, refused))
+        return outcome_of(passes, first, first, refused=_explained(passes, request, first, last, refused))
     if passes.recipe.absorb == "edit" and not known:
         sites.absorb(passes.absorbed(keys))
     passes.absorb_anchors()
-    wrong, drifts = "" if last.right else _explained(passes, first, last, ""), watch.drifts if watch else {}
+    wrong, drifts = "" if last.right else _explained(passes, request, first, last, ""), watch.drifts if watch else {}
     return outcome_of(passes, first, last, wrong=wrong, drifts=drifts)
 
 
@@ -104,10 +104,11 @@ def _rehearsed(passes: Passes, chosen: Iterable[int] = ()) -> list[int]:
     return draw(past, context.number, pass_, rehearsal.size, taken=set(chosen))
 
 
-def _explained(passes: Passes, first: EditScore, last: EditScore, stopped: str) -> str:
+def _explained(passes: Passes, request: EditRequest, first: EditScore, last: EditScore, stopped: str) -> str:
     worsened = [passes.context.recall(number).id for number in passes.last.worsened]
     drifts = {question: float(drift) for question, drift in passes.last.drifts.items()}
-    return explain(Failure(passes.recipe, first, last, passes.tally.writes, stopped, worsened, drifts))
+    pictured = bool(request.query.images)
+    return explain(Failure(passes.recipe, first, last, passes.tally.writes, stopped, worsened, drifts, pictured))
 
 
 def outcome_of(

@@ -16,7 +16,7 @@ def score(nll: float) -> EditScore:
 
 def failure(**changes: object) -> Failure:
     values = {"recipe": Recipe(max_steps=10), "first": score(3.0), "last": score(1.0), "writes": 10, "stopped": ""}
-    return Failure(**({"worsened": [], "drifts": {}} | values | changes))
+    return Failure(**({"worsened": [], "drifts": {}, "pictured": True} | values | changes))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def failure(**changes: object) -> Failure:
         ({"drifts": {"b?": 0.2}}, "1 anchor pulled against it: `b?`"),
         ({"first": score(0.276)}, "the base is unsure here: it gave the target NLL 0.28 before any write"),
         ({"first": score(14.1)}, "the target is far from anything the model says here: check picture"),
+        ({"first": score(14.1), "pictured": False}, "the model says here: check question and target; "),
     ],
 )
 def test_each_cause_is_named(changes: dict[str, object], said: str) -> None:
