@@ -14,11 +14,13 @@ from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
+from more_cli.editors.outcome import score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.model.batches import Encoded
 from more_cli.model.structure import text_layers
 from more_lab.editors.ke.net import KeNet
 from more_lab.editors.mend.editor import Factors, MendEditor, MendTuning
+from more_lab.editors.work import Work
 
 
 class KeTuning(MendTuning):
@@ -30,6 +32,8 @@ class KeTuning(MendTuning):
     """First size of every update, in norms of its weight; below zero it descends the loss."""
     alpha_rate: float = Field(default=1e-3, gt=0)
     """Learning rate of these sizes."""
+    updates: int = Field(default=1, ge=1)
+    """Updates of one edit at most; further ones are added, each of a new gradient, until the answer is right."""
 
 
 @editor(
@@ -39,12 +43,13 @@ class KeTuning(MendTuning):
         ("rate=0.0003", "alpha_rate=0.003"),
         ("objective=all", "edit_weight=1.0"),
         edit_weight=(0.03, 0.3),
-        layers=(2, 4),
+        layers=(4,),
         alpha=(-0.05,),
+        updates=(5,),
     ),
 )
 class KeEditor(MendEditor):
-    """Writes one gradient per edit, gated by what the fitted network reads in the request."""
+    """Writes gradients of an edit, one by default, gated by what the fitted network reads in the request."""
 
     tuning: KeTuning
 
@@ -69,6 +74,19 @@ class KeEditor(MendEditor):
         # Scaled: hidden states at the first layer are small in some families.
         self._read = [row / row.float().square().mean().sqrt().clamp_min(1e-12) for (row,) in rows]
         return super().factors(edits, anchors)
+
+    def write(self, asked: Sequence[Encoded], work: Work) -> None:
+        """Add one update, and further ones until the model answers right or has had `updates` of them."""
+        super().write(asked, work)
+        for _ in range(self.tuning.updates - 1):
+            work.forward()
+            if score_edit(self.runtime, asked[0]).right:
+                return
+            super().write(asked, work)
+
+    def fit_constants(self) -> dict[str, Any]:
+        """Return all numbers but that of updates: the network is trained on one."""
+        return {name: value for name, value in self.constants().items() if name != "updates"}
 
     def watch(self, net: Any, factors: Iterable[Factors]) -> None:
         """Count nothing: a gradient is scaled by its own norm."""

@@ -97,6 +97,30 @@ def test_a_fit_makes_edits_that_hold(runtime: Runtime, tmp_path: Path, network: 
     assert trained.after.nll < 0.5 * trained.before.nll
 
 
+def test_updates_are_added_until_the_answer_is_right(runtime: Runtime, tmp_path: Path) -> None:
+    (request, *_) = requests(tmp_path, 1)
+    one = KeEditor(tuning(alpha=-0.01))
+    with one.attach(runtime):
+        fresh = {name: value.clone() for name, value in one.fresh().state_dict().items()}
+        one.load_fitted(fresh)
+        outcomes = [one.edit(request, EditContext())]
+        while not outcomes[-1].after.right:
+            outcomes.append(one.edit(request, EditContext()))
+        needed, expected = len(outcomes), one.state_dict()
+    assert {outcome.writes for outcome in outcomes} == {1}
+    assert needed > 2
+    for updates in (needed - 1, needed, needed + 3):
+        several = KeEditor(tuning(alpha=-0.01, updates=updates))
+        several.load_fitted(fresh)
+        with several.attach(runtime):
+            outcome = several.edit(request, EditContext())
+        assert outcome.writes == min(updates, needed)
+        assert outcome.after.right is (updates >= needed)
+        if outcome.after.right:
+            torch.testing.assert_close(several.state_dict(), expected)
+        assert several.fit_constants() == one.fit_constants(), "the network is trained on one update"
+
+
 def test_a_stream_continues_from_its_state_and_can_be_removed(
     runtime: Runtime, tmp_path: Path, network: dict[str, Tensor]
 ) -> None:

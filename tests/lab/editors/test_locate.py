@@ -86,6 +86,43 @@ def test_the_value_is_what_a_plain_hook_needs_to_add(runtime: Runtime, tmp_path:
     assert nll < float(before)
 
 
+def test_a_search_with_all_its_terms_is_a_plain_loop(runtime: Runtime) -> None:
+    """NLL over all ways to ask, KL(now || before) of neutral questions, decay and clamp, at the prompt's last token."""
+    asked = [runtime.encode(Query((), question), "brown fox") for question in ("why ?", "a dog . why ?")]
+    neutral = [runtime.encode(Query((), "is it a dog ?")).followed_by([runtime.prompter.eos])]
+    batch, path = runtime.batch([*asked, *neutral]), "model.language_model.layers.1"
+    (output,) = runtime.read(asked[:1], [(path, "output")])[0]
+    norm, rows = output[asked[0].target.start - 1].norm(), torch.arange(3)
+    places, delta = batch.answer.int().argmax(dim=1), torch.zeros(output.shape[1], requires_grad=True)
+
+    def add(module, args, output):
+        hidden = (output if isinstance(output, torch.Tensor) else output[0]).clone()
+        hidden[rows, places] += delta
+        return hidden if isinstance(output, torch.Tensor) else (hidden, *output[1:])
+
+    tuning = ValueTuning(steps=6, rate=0.5, stop=0.0, decay=3.0, kl=2.0, clamp=0.4)
+    optimiser = torch.optim.Adam([delta], lr=0.5 * float(norm) / len(delta) ** 0.5)
+    clamped, before, told = 0, None, torch.tensor(asked[0].target_ids)
+    for _ in range(tuning.steps):
+        handle = runtime.model.get_submodule(path).register_forward_hook(add)
+        now = runtime.model(**batch.inputs, use_cache=False).logits.log_softmax(dim=-1)
+        handle.remove()
+        nll = [-now[row, places[row] : places[row] + len(told)].gather(1, told[:, None]).mean() for row in (0, 1)]
+        left = now[2, places[2]]
+        before = left.detach() if before is None else before
+        divergence = (left.exp() * (left - before)).sum()
+        loss = sum(nll) / 2 + 2.0 * divergence + 3.0 * (delta.square().sum() + 1e-24).sqrt() / norm**2
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        with torch.no_grad():
+            clamped += int(delta.norm() > 0.4 * norm)
+            delta *= min(1.0, float(0.4 * norm / delta.norm()))
+    found = find_value(runtime, path, asked, neutral, tuning, Work(), last_prompt=True)
+    assert clamped
+    torch.testing.assert_close(found.delta[0], delta.detach(), rtol=1e-3, atol=1e-4)
+
+
 def test_the_clamp_bounds_every_delta(runtime: Runtime, tmp_path: Path) -> None:
     request = requests(tmp_path, 3)[2]
     encoded = runtime.encode(request.query, request.target)
