@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,9 +17,11 @@ from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.draws import noise
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
+from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.taps import Rows, Tap
@@ -47,10 +50,12 @@ class LiveEditTuning(Table):
     """Batches at most, as many as published; training ends where watched edits gain nothing, see `fitting.Watch`."""
     batch: int = Field(default=8, ge=1)
     """Corrections per batch."""
+    variants: int = Field(default=3, ge=0)
+    """How often each correction is also trained with the target of another one; published 0."""
     rate: float = Field(default=1e-3, gt=0)
     """Learning rate of Adam; a tenth of it from the first plateau on. Published 1e-4, a tenth after 10,000 batches."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the networks' initial values and of the batches."""
+    """Seed of the networks' initial values, of the variants and of the batches."""
 
 
 @editor(
@@ -113,6 +118,18 @@ class LiveEdit(FittedEditor[ExpertNet]):
                 hidden.dtype
             )
         return torch.stack(changed)
+
+    def examples(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        """Return the corrections, and then each with other targets of the pool: `variants` of them.
+
+        A pool with few targets would teach the network these, and not to read a target.
+        """
+        targets, made = sorted({edit.target for edit in edits}), list(edits)
+        for variant in range(self.tuning.variants if len(targets) > 1 else 0):
+            for edit, value in zip(edits, noise((self.tuning.seed, variant), len(edits)), strict=True):
+                others = [target for target in targets if target != edit.target]
+                made.append(replace(edit, target=others[int(value * len(others))]))
+        return made
 
     def losses(self, samples: Sequence[Samples], seed: int) -> Callable[[int], Tensor]:
         """Return a function that gives the loss on the batch of a number."""

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from more_cli.editors.base import FitData
 from more_cli.errors import StateError
+from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.model.structure import text_layers
 from more_lab.editors.attached import AttachedEditor
 from more_lab.editors.fitting import Watch, train
-from more_lab.editors.liveedit.losses import KINDS, inputs_of
+from more_lab.editors.liveedit.losses import inputs_of
 from more_lab.editors.liveedit.samples import Samples
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -68,23 +69,29 @@ class FittedEditor(AttachedEditor[list[str]], Generic[Net]):
             raise StateError(f"editor `{self.name}` has not been fitted", hint)
         return self._net
 
+    def examples(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        """Return what the networks are trained on, made of the corrections of the pool."""
+        return edits
+
     def fit(self, data: FitData) -> dict[str, Any]:
         """Train the networks on corrections that have an image, both rephrases and an unrelated question."""
-        inputs, watched = ([given for edit in pool for given in inputs_of(edit)] for pool in (data.edits, data.watched))
+        records = [edit for edit in data.edits if inputs_of(edit)]
+        pools = self.examples(records), data.watched
+        inputs, watched = ([given for edit in pool for given in inputs_of(edit)] for pool in pools)
         if not inputs:
             what = f"no correction to fit editor `{self.name}` on has an image, rephrases and an unrelated question"
             raise StateError(what, "use another --editor or --suite")
         (runtime, layers), tuning = self.working, self.tuning
         with runtime.in_float32():
-            pools = [[Samples(runtime, layer, pool) for layer in layers] for pool in (inputs, watched)]
-            pools[0][0].check(self.score(pools[0][0], [0], None))
-            net = self._net = self.first(pools[0][0])
-            losses, checks = (self.losses(pool, tuning.seed + n) for n, pool in enumerate(pools))
+            read = [[Samples(runtime, layer, pool) for layer in layers] for pool in (inputs, watched)]
+            read[0][0].check(self.score(read[0][0], [0], None))
+            net = self._net = self.first(read[0][0])
+            losses, checks = (self.losses(samples, tuning.seed + n) for n, samples in enumerate(read))
             watch = Watch.of_batches(checks, falls=1) if watched else None
             optimiser = torch.optim.Adam(net.parameters(), tuning.rate)
             facts = train(data, net, optimiser, tuning.iterations, losses, watch=watch)
         net.requires_grad_(False)
-        return facts | {"records": len(inputs) // KINDS}
+        return facts | {"records": len(records)}
 
     def score(self, samples: Samples, places: Sequence[int], routes: Sequence[Any] | None) -> Scored:
         """Score samples, by their places, under these routes; as the base and without gradients if there are none."""

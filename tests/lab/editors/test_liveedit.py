@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, 
 from support.editing import picture
 from support.tiny_families import make_family
 
-SMALL = {"width": 16, "iterations": 300, "rate": 3e-3, "batch": 4}
+SMALL = {"width": 16, "iterations": 300, "rate": 3e-3, "batch": 4, "variants": 0}
 QUESTIONS = ("what is in the image ?", "what colour is it ?")
 COLOURS = ("red", "blue", "green", "white")
 TARGETS = ("7", "fox", "a dog", "red", "9", "blue", "a cat", "two")
@@ -223,6 +224,20 @@ def test_a_fit_again_gives_the_same_bytes_and_restores_the_model(runtime, edits)
         made.append(editor.fitted())
     assert all(torch.equal(value, made[1][name]) for name, value in made[0].items())
     assert torch.equal(logits(runtime, None, edits), before)
+
+
+def test_each_correction_is_also_trained_with_targets_of_others(edits) -> None:
+    made = LiveEdit(LiveEditTuning(variants=3)).examples(edits)
+    assert made[: len(edits)] == edits
+    assert len(made) == 4 * len(edits)
+    for place, edit in enumerate(made[len(edits) :]):
+        own = edits[place % len(edits)]
+        assert edit.target != own.target
+        assert edit.target in TARGETS
+        assert replace(edit, target=own.target) == own
+    assert len({edit.target for edit in made[len(edits) :]}) > len(edits) / 2, "and not always the same one"
+    assert LiveEdit(LiveEditTuning(variants=3)).examples(edits) == made
+    assert LiveEdit(LiveEditTuning()).examples(edits[:1]) == edits[:1], "no other target is there"
 
 
 def test_a_fit_needs_edits_with_images(runtime) -> None:
