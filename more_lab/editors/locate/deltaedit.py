@@ -66,7 +66,7 @@ class DeltaEditor(AlphaEditor):
     def _is_unusual(self, norm: float) -> bool:
         """Tell whether a noise's norm leaves the usual range; one that does not counts towards that range."""
         mean, variance, count = self._noise.tolist()
-        if count > self.tuning.warmup and variance > 0 and abs(norm - mean) > self.tuning.deviation * variance**0.5:
+        if count >= self.tuning.warmup and variance > 0 and abs(norm - mean) > self.tuning.deviation * variance**0.5:
             self._noise = torch.tensor([mean, variance, count + 1], dtype=torch.float64)
             return True
         # The first edit has no noise: the second one's is the first mean.

@@ -28,8 +28,7 @@ from more_lab.editors.wise.side_memory import SideMemory, block_mask, choose, me
 from more_lab.editors.work import Work
 
 SETTLED, LOW = 1e-4, 0.02
-"""A training ends when its loss changes by less than the first and its NLL is at most the second. Published: its loss,
-which has the margins too, is at most the second."""
+"""A training ends when its loss, margins included, changes by at most the first and is at most the second."""
 MASKED = 0.2 * 11_008
 """Inputs of an output that a published mask leaves: 0.2 of those of LLaMA-2-7B's FFN output. Of a small weight 0.2
 leaves so few that later edits of a block change what earlier ones need."""
@@ -214,7 +213,7 @@ class WiseEditor(RoutedEditor):
                 nll = self.runtime.score(self.runtime.batch([encoded]), record=True).nll().mean()
                 loss = nll + self._margins(memory, inputs, unrelated) if unrelated else nll
                 value = float(loss.detach())
-                if not math.isfinite(value) or (abs(last - value) <= SETTLED and float(nll.detach()) <= LOW):
+                if not math.isfinite(value) or (abs(last - value) <= SETTLED and value <= LOW):
                     work.forward()
                     break
                 self.runtime.backward(loss)

@@ -483,3 +483,11 @@ def test_the_usual_range_is_a_running_mean_and_variance() -> None:
     assert editor._is_unusual(mean + 2.01 * variance**0.5)
     assert editor._noise.tolist() == pytest.approx([mean, variance, 5]), "what is unusual does not widen the range"
     assert not editor._is_unusual(mean + 1.9 * variance**0.5)
+
+
+@pytest.mark.parametrize("warmup", [3, 20])
+def test_the_first_edit_after_the_warm_up_can_be_unusual(warmup: int) -> None:
+    editor = DeltaEditor(DeltaEditTuning(warmup=warmup, deviation=2.0))
+    noises = [0.0, *(2.0 + 0.1 * (-1) ** number for number in range(1, warmup))]  # the first edit has none
+    assert not any(editor._is_unusual(norm) for norm in noises)
+    assert editor._is_unusual(9.0)

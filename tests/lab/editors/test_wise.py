@@ -189,6 +189,20 @@ def test_margins_raise_the_own_prompt_above_unrelated_ones(runtime: Runtime, tmp
     assert gaps[0] > 1.2 * gaps[1], "without margins nothing keeps the two apart"
 
 
+def test_a_training_goes_on_while_a_margin_is_unmet(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("more_lab.editors.wise.editor.SETTLED", 1.0)
+    monkeypatch.setattr("more_lab.editors.wise.editor.LOW", 0.5)
+    editor, (request, *_), writes = fitted(runtime, tmp_path), requests(tmp_path, 1), []
+    for unmet in (0.0, 1.0):
+        monkeypatch.setattr(WiseEditor, "_margins", lambda *_, unmet=unmet: torch.tensor(unmet))
+        with editor.attach(runtime):
+            writes.append(editor.edit(request, EditContext()).writes)
+        editor.reset()
+    assert writes[0] < editor.tuning.steps == writes[1]
+
+
 def test_a_loss_that_is_not_finite_is_refused(runtime: Runtime, tmp_path: Path) -> None:
     editor, (request, *_) = fitted(runtime, tmp_path, steps=3), requests(tmp_path, 1)
     editor.load_fitted(editor.fitted() | {"unit": torch.tensor(torch.nan)})
