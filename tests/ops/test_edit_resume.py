@@ -15,7 +15,7 @@ import pytest
 
 from more_cli import files
 from more_cli.model.runtime import Runtime
-from more_cli.ops import session
+from more_cli.ops import init
 from more_cli.ops.session import Session
 from more_cli.ops.signals import leave_terminal
 from more_cli.store.state import save_state
@@ -288,7 +288,7 @@ def test_a_signal_while_the_model_is_loaded_applies_nothing(world: World, undist
     def ask(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    assert in_child(killed(world, sidecar, 1, [(session, "load_runtime")], ask)) == 130
+    assert in_child(killed(world, sidecar, 1, [(init, "load_runtime")], ask)) == 130
     assert lines_in(sidecar) == 0
     assert finished(world, sidecar) == undisturbed
 
