@@ -43,9 +43,8 @@ class KeTuning(MendTuning):
         ("rate=0.0003", "alpha_rate=0.003"),
         ("objective=all", "edit_weight=1.0"),
         edit_weight=(0.03, 0.3),
-        layers=(4,),
+        layers=(2, 4),
         alpha=(-0.05,),
-        updates=(5,),
     ),
 )
 class KeEditor(MendEditor):
