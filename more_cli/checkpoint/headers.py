@@ -40,7 +40,7 @@ _TENSORS = 200_000  # in one file
 _NAME = 500  # characters of a tensor's name
 _DIMENSIONS = 16  # of a tensor, at most
 SETTLED = 2.0
-"""Seconds after its last change for which a file may change again without another time of change."""
+"""A file that changed within so many seconds is read again: the next change may leave its times as they are."""
 AGAIN = "download or copy the checkpoint again"
 
 
