@@ -120,9 +120,8 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
         f"{report.parameters:,} parameters in {stored}, {lines}{anchors}"
     )
     if source is not None:
-        text_only = report.anchors - report.pictured
-        pictures = f"{report.pictured:,} about pictures of {source}"
-        output.line(f"{counted(report.anchors, 'anchor')}: {pictures}, {text_only:,} text only")
+        about = f"{report.pictured:,} about pictures of {source}, " if report.pictured else ""
+        output.line(f"{counted(report.anchors, 'anchor')}: {about}{report.anchors - report.pictured:,} text only")
     calibration = report.state.calibration
     if calibration is not None:
         output.table(

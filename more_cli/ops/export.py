@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -116,7 +117,7 @@ def export(
     if format == "delta":
         report.modules = _export_delta(session, out, written, force)
     else:
-        with replacing_directory(out, force, marker=PROVENANCE, own=_own_adapter) as scratch:
+        with replacing_directory(out, force, marker=PROVENANCE, own=partial(own_names, relation="adapter")) as scratch:
             updates = [Update(record, rank or record.rank) for record in written]
             report.kept = _write_adapter(session, scratch, updates, truncated=rank is not None)
             report.modules = _matched_modules(session, scratch, updates)
@@ -206,18 +207,6 @@ def _matched_modules(session: Session, folder: Path, updates: Sequence[Update]) 
     if len(shapes) != len(updates):
         raise StateError("the adapter holds modules that were not written", "report this as a bug")
     return sorted(shapes)
-
-
-def _own_adapter(folder: Path) -> set[str]:
-    """Return the files of an earlier adapter.
-
-    Raises:
-        UsageError: it holds a merged checkpoint, which may be the base of another state.
-    """
-    names = own_names(folder)
-    if CONFIG not in names:
-        raise UsageError(f"`{folder}` holds a merged checkpoint, no adapter", "name a new folder")
-    return names
 
 
 def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], force: bool) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +120,12 @@ def merge(
         report.edits, report.asked, report.failed = len(ledger.standing()), len(ledger.asked()), ledger.failed()
         return made
 
+    replaced = partial(own_names, relation="finetune")
     if options.dry_run:
-        check_free(out, options.force, PROVENANCE, own_names)
+        check_free(out, options.force, PROVENANCE, replaced)
         ready()
         return report
-    with replacing_directory(out, options.force, marker=PROVENANCE, own=own_names) as scratch:
+    with replacing_directory(out, options.force, marker=PROVENANCE, own=replaced) as scratch:
         with _writing(out):
             copied = _copy(source, scratch, ready, options, progress)
         written.linked, written.not_linked, written.left_out = copied.linked, copied.not_linked, copied.left_out

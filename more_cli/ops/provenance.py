@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from more_cli.checkpoint.folder import ADAPTER
 from more_cli.checkpoint.hub import HUB_ID, Pin, cached_id, pin_of
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
@@ -188,16 +189,20 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     return values
 
 
-def own_names(folder: Path) -> set[str]:
-    """Return the files that `merge` or `export` wrote to a folder, and `more sign` after them.
+def own_names(folder: Path, relation: Relation) -> set[str]:
+    """Return the files that `merge` ("finetune") or `export` ("adapter") wrote to a folder, and `more sign` after them.
 
     Raises:
-        UsageError: its `more.json` does not say it.
+        UsageError: its `more.json` does not say it, or the other command wrote it.
     """
     try:
-        return {*written_names(folder), NAME, SIGNATURE}
+        names = {*written_names(folder), NAME, SIGNATURE}
     except StateError as error:
         raise UsageError(error.message, f"name a new folder, or remove `{folder}`") from None
+    written: Relation = "adapter" if ADAPTER in names else "finetune"
+    if written != relation:
+        raise UsageError(f"`{folder}` holds {_HOLDS[written]}, not {_HOLDS[relation]}", "name a new folder")
+    return names
 
 
 def written_names(folder: Path) -> list[str]:
@@ -295,6 +300,7 @@ def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
 
 Relation = Literal["finetune", "adapter", "state"]
 """What was written is a whole checkpoint, an adapter of one, or a state: to the hub, that is an adapter too."""
+_HOLDS: dict[Relation, str] = {"finetune": "a merged checkpoint", "adapter": "an adapter"}
 LIBRARIES: dict[Relation, str] = {"finetune": "transformers", "adapter": "peft", "state": DISTRIBUTION}
 TAGS = ("model-editing", "m-ore")
 OF_THE_BASE_ALONE = ("model-index", "new_version", "base_model_relation")

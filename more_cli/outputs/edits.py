@@ -91,7 +91,7 @@ class Stream(Ended):
     counts: dict[str, int]
     """edits of the stream by status"""
     superseded: dict[str, list[str]]
-    """by edit: earlier edits with the same picture and question that it takes the place of"""
+    """by edit: earlier edits with the same question, and picture if any, that it takes the place of"""
     failed: list[str]
     """ids of the stream's edits that are `not-learnt` or `refused`, also from earlier runs"""
     reverted: list[str]
@@ -136,7 +136,7 @@ class EditResultOutput(EditResult, Printed, schema="more.edit.result/2", command
     source: str
     line: int
     supersedes: list[str]
-    """ids of earlier edits with the same picture and question that it takes the place of"""
+    """ids of earlier edits with the same question, and picture if any, that it takes the place of"""
 
 
 class EditProblemOutput(Printed, schema="more.edit.problem/1", command="more edit MODEL - --json-lines"):

@@ -323,13 +323,22 @@ def test_an_adapter_of_somebody_else_is_not_replaced(world: World, tmp_path: Pat
     assert run("export", world.model, "-o", out, "--force").code == 0
 
 
-def test_a_merged_checkpoint_is_not_replaced_by_an_adapter(world: World, tmp_path: Path) -> None:
-    """It may be the base of a state, which would have lost it."""
-    out = tmp_path / "merged"
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("merge", "export", "out` holds a merged checkpoint, not an adapter"),
+        ("export", "merge", "out` holds an adapter, not a merged checkpoint"),
+    ],
+)
+def test_a_merge_and_an_export_do_not_replace_each_other(
+    world: World, tmp_path: Path, first: str, second: str, said: str
+) -> None:
+    """A merged checkpoint may be the base of a state, which would have lost it, and an adapter may be in use."""
+    out = tmp_path / "out"
     assert world.edit("--limit", 1).code == 0
-    assert run("merge", world.model, "-o", out).code == 0
+    assert run(first, world.model, "-o", out).code == 0
     before = tree(out)
-    refused = run("export", world.model, "-o", out, "--force")
+    refused = run(second, world.model, "-o", out, "--force")
     assert refused.code == 2
-    assert "merged` holds a merged checkpoint, no adapter" in refused.err
+    assert said in refused.err
     assert tree(out) == before
