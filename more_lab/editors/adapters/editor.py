@@ -50,10 +50,12 @@ class AdapterTuning(Table):
     """Batches at most; training ends where watched edits gain nothing, see `fitting.Watch`."""
     batch: int = Field(default=8, ge=1)
     """Corrections per batch, as published for LiveEdit."""
+    variants: int = Field(default=3, ge=0)
+    """How often each correction is also trained with the target of another one; published 0."""
     rate: float = Field(default=1e-3, gt=0)
     """Learning rate of Adam; a tenth of it from the first plateau on. Published 1e-4."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the networks' initial values and of the batches."""
+    """Seed of the networks' initial values, of the variants and of the batches."""
 
 
 class DualTuning(AdapterTuning):

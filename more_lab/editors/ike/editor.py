@@ -54,6 +54,8 @@ class IkeTuning(Table):
     """Weight of finding facts against leaving other questions alone when the threshold is chosen."""
     scope: Literal["retrieve", "oracle"] = "retrieve"
     """Which fact a question gets: the most similar one above the threshold, or always the last one."""
+    empty_line: bool = False
+    """Whether an empty line stands between examples, as published; the embedded models have learnt a line break."""
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,10 @@ class IkeEditor(AttachedEditor[Reader]):
         """
         own = demonstration(fact.question, fact.target, fact.question, fact.target)
         asked = statement(fact.question, fact.target, query.question)
+        between = "\n\n" if self.tuning.empty_line else "\n"
         for count in range(len(fact.demonstrations), -1, -1):
             shown = [str(self.bank.texts[index]) for index in fact.demonstrations[:count]]
-            whole = Query(query.images, "\n".join([*shown, own, asked]))
+            whole = Query(query.images, between.join([*shown, own, asked]))
             if self._fits(whole):
                 return whole
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,11 +16,9 @@ from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
-from more_cli.editors.draws import noise
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
-from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.taps import Rows, Tap
@@ -118,18 +115,6 @@ class LiveEdit(FittedEditor[ExpertNet]):
                 hidden.dtype
             )
         return torch.stack(changed)
-
-    def examples(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        """Return the corrections, and then each with other targets of the pool: `variants` of them.
-
-        A pool with few targets would teach the network these, and not to read a target.
-        """
-        targets, made = sorted({edit.target for edit in edits}), list(edits)
-        for variant in range(self.tuning.variants if len(targets) > 1 else 0):
-            for edit, value in zip(edits, noise((self.tuning.seed, variant), len(edits)), strict=True):
-                others = [target for target in targets if target != edit.target]
-                made.append(replace(edit, target=others[int(value * len(others))]))
-        return made
 
     def losses(self, samples: Sequence[Samples], seed: int) -> Callable[[int], Tensor]:
         """Return a function that gives the loss on the batch of a number."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from more_cli.editors.base import FitData
+from more_cli.editors.draws import noise
 from more_cli.errors import StateError
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
@@ -43,7 +45,7 @@ class FittedEditor(AttachedEditor[list[str]], Generic[Net]):
 
     capabilities = frozenset({"fit"})
     tuning: Any
-    """With `iterations`, `rate` and `seed`."""
+    """With `iterations`, `rate`, `variants` and `seed`."""
 
     def __init__(self) -> None:
         self._net: Net | None = None
@@ -70,8 +72,16 @@ class FittedEditor(AttachedEditor[list[str]], Generic[Net]):
         return self._net
 
     def examples(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        """Return what the networks are trained on, made of the corrections of the pool."""
-        return edits
+        """Return the corrections, and then each with other targets of the pool: `variants` of them.
+
+        A pool with few targets would teach the networks these, and not to read a target.
+        """
+        targets, made = sorted({edit.target for edit in edits}), list(edits)
+        for variant in range(self.tuning.variants if len(targets) > 1 else 0):
+            for edit, value in zip(edits, noise((self.tuning.seed, variant), len(edits)), strict=True):
+                others = [target for target in targets if target != edit.target]
+                made.append(replace(edit, target=others[int(value * len(others))]))
+        return made
 
     def fit(self, data: FitData) -> dict[str, Any]:
         """Train the networks on corrections that have an image, both rephrases and an unrelated question."""

@@ -73,9 +73,12 @@ def of(edit: Edit) -> Query:
     return Query(edit.images, edit.question)
 
 
-def test_a_question_comes_behind_demonstrations_and_the_fact(runtime: Runtime, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("empty_line", "between"), [(False, "\n"), (True, "\n\n")])
+def test_a_question_comes_behind_demonstrations_and_the_fact(
+    runtime: Runtime, tmp_path: Path, empty_line: bool, between: str
+) -> None:
     pool = edits(tmp_path)
-    editor = stored(fitted(runtime, pool[1:], demonstrations=3), runtime, pool[:1])
+    editor = stored(fitted(runtime, pool[1:], demonstrations=3, empty_line=empty_line), runtime, pool[:1])
     (edit, *_), other = pool, "what is it ?"
     own = demonstration(edit.question, edit.target, edit.question, edit.target)
     with editor.attach(runtime):
@@ -84,7 +87,8 @@ def test_a_question_comes_behind_demonstrations_and_the_fact(runtime: Runtime, t
     assert len(editor.bank.texts) == len(nearest) == 3 * 4, "copy, update and retain of every record"
     assert set(editor.bank.texts) == {text for record in pool[1:] for text in demonstrations_of(record)}
     shown = [editor.bank.texts[place] for place in nearest[:3]]
-    assert asked == Query(edit.images, "\n".join([*shown, own, statement(edit.question, edit.target, edit.question)]))
+    lines = [*shown, own, statement(edit.question, edit.target, edit.question)]
+    assert asked == Query(edit.images, between.join(lines))
     assert statement("q", "y", other) == f"New Fact: q y\nPrompt: {other}"
 
 

@@ -20,6 +20,7 @@ from more_cli.model.families import family_of
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
+from more_lab.editors.adapters.editor import AdapterTuning, DualEdit, DualTuning, VisEdit
 from more_lab.editors.liveedit.editor import LiveEdit, LiveEditTuning
 from more_lab.editors.liveedit.experts import ExpertNet, Mixture, Reps, similarities, soft_weights
 from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, soft_routing
@@ -226,8 +227,9 @@ def test_a_fit_again_gives_the_same_bytes_and_restores_the_model(runtime, edits)
     assert torch.equal(logits(runtime, None, edits), before)
 
 
-def test_each_correction_is_also_trained_with_targets_of_others(edits) -> None:
-    made = LiveEdit(LiveEditTuning(variants=3)).examples(edits)
+@pytest.mark.parametrize("editor", [LiveEdit(LiveEditTuning()), VisEdit(AdapterTuning()), DualEdit(DualTuning())])
+def test_each_correction_is_also_trained_with_targets_of_others(edits, editor) -> None:
+    made = editor.examples(edits)
     assert made[: len(edits)] == edits
     assert len(made) == 4 * len(edits)
     for place, edit in enumerate(made[len(edits) :]):
@@ -236,8 +238,8 @@ def test_each_correction_is_also_trained_with_targets_of_others(edits) -> None:
         assert edit.target in TARGETS
         assert replace(edit, target=own.target) == own
     assert len({edit.target for edit in made[len(edits) :]}) > len(edits) / 2, "and not always the same one"
-    assert LiveEdit(LiveEditTuning(variants=3)).examples(edits) == made
-    assert LiveEdit(LiveEditTuning()).examples(edits[:1]) == edits[:1], "no other target is there"
+    assert editor.examples(edits) == made
+    assert editor.examples(edits[:1]) == edits[:1], "no other target is there"
 
 
 def test_a_fit_needs_edits_with_images(runtime) -> None:
