@@ -1,10 +1,11 @@
-"""Timing: named parts of the work report to a running clock.
+"""Timing: named parts of the work report to a running clock, and what is due again after some time.
 
 Without a running clock a part costs the check of one variable.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
@@ -49,3 +50,19 @@ def running(clock: Clock) -> Iterator[None]:
         yield
     finally:
         _running = before
+
+
+class Every:
+    """Returns true once per so many ticks or so many seconds, whichever comes first."""
+
+    def __init__(self, ticks: int, seconds: float) -> None:
+        self.ticks, self.seconds = ticks, seconds
+        self._count, self._since = 0, time.monotonic()
+
+    def __call__(self) -> bool:
+        """Count one tick and return whether it is time."""
+        self._count += 1
+        if self._count < self.ticks and time.monotonic() - self._since < self.seconds:
+            return False
+        self._count, self._since = 0, time.monotonic()
+        return True

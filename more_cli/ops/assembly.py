@@ -18,11 +18,12 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
+from more_cli.model.versions import versions
 from more_cli.ops.anchors import identity, keep_anchors, load_anchors
 from more_cli.ops.commit import commit_anchors, commit_edit
 from more_cli.ops.drafts import Work, drafts, finish, made_lines, require_images
 from more_cli.ops.outcome import Outcome
-from more_cli.ops.session import Session, Try, open_session, versions
+from more_cli.ops.session import Session, Try, open_session
 from more_cli.ops.shared import Holding, Moment, SourceState, Union
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress
@@ -255,7 +256,7 @@ def _apply(draft: Session, plan: Plan, step: Step) -> None:
     done, total = len(made_lines(draft.ledger, plan.kept)), plan.kept + len(plan.again)
     draft.progress(plan.kept + done, total, step.edit.id if step.edit else "anchors")
     if step.edit is None:
-        held = set(map(identity, draft.anchors))
+        held = set(map(identity, draft.held.anchors))
         new = [anchor for anchor in step.anchors if identity(anchor) not in held]
         commit_anchors(draft, new, at=step.moment[0].isoformat(timespec="milliseconds"))
         return

@@ -16,7 +16,8 @@ from more_cli.model.batches import Query
 from more_cli.model.loading import load_prompter, load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.ops.session import open_session, versions
+from more_cli.model.versions import versions
+from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
 from more_cli.store.status import Status
 from more_cli.store.target import Target

@@ -12,8 +12,9 @@ from more_cli.editors.more.editor import Consolidated
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import SPARE_TOKENS
 from more_cli.inputs.edits import Edit, Probe
+from more_cli.model.versions import versions
 from more_cli.ops.anchors import keep_anchors, line_of
-from more_cli.ops.session import Session, Try, versions
+from more_cli.ops.session import Session, Try
 from more_cli.ops.signals import Interrupted, Stop
 from more_cli.store.entry import Entry
 from more_cli.store.status import Status
@@ -58,7 +59,7 @@ def compact_if_due(
     if stop.asked or not session.compaction_due:
         return None
     session.save()
-    announce(session.memory.standing, sum(line.wall_ms or 0.0 for line in session.ledger.history) / 1000)
+    announce(session.standing.memory.standing, sum(line.wall_ms or 0.0 for line in session.ledger.history) / 1000)
     started, done = time.monotonic(), None
     with stop.waiting():
         done = session.compact()
@@ -85,7 +86,7 @@ def commit_anchors(session: Session, new: Sequence[Probe], at: str | None = None
 
     `at` is the time of the line that this one repeats, if it does.
     """
-    started, anchors = time.monotonic(), [*session.anchors, *new]
+    started, anchors = time.monotonic(), [*session.held.anchors, *new]
     digest = keep_anchors(session.target.folder, anchors)
     line = {
         "kind": "anchors",

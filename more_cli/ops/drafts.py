@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from more_cli.clock import Every
 from more_cli.errors import DataError, StateError
 from more_cli.inputs.images import ImageSource
 from more_cli.ops.commit import compact_if_due
-from more_cli.ops.session import SAVE_SECONDS, Every, Session
+from more_cli.ops.session import SAVE_SECONDS, Session
 from more_cli.ops.signals import Interrupted, Stop
 from more_cli.ops.snapshots import Snapshots
 from more_cli.store.entry import Entry

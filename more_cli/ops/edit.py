@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.clock import Every
 from more_cli.editors.base import EditRequest
 from more_cli.errors import DataError, StateError, StreamErrors
 from more_cli.evaluation.probes import may_not_fit, probes_of
@@ -37,7 +38,7 @@ from more_cli.ops.held import anchors_of
 from more_cli.ops.init import InitReport, Inputs, initialise, plan, recipe_for
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.prefetch import Prefetch
-from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session
+from more_cli.ops.session import SAVE_SECONDS, Session, Try, open_session
 from more_cli.ops.signals import Interrupted, Stop, stoppable
 from more_cli.ops.snapshots import Snapshots
 from more_cli.options import EditOptions
@@ -351,7 +352,7 @@ class _Run:
             report.notes.append("no edit arrived")
         if self.unscored:
             report.notes.append(NEW_PROBES.format(counted(self.unscored, "line")))
-        if session.unwritten and not stop.asked:
+        if session.standing.unwritten and not stop.asked:
             report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
 
     def without_problems(self, items: Iterable[Edit | Problem]) -> Iterator[Edit]:
@@ -411,7 +412,7 @@ class _Run:
         """Return the place from which edits are consolidated at the end of the stream; None for no consolidation."""
         if self.options.consolidate in EVERY:
             return 1
-        starts = session.unwritten[:1] if self.options.batch else []
+        starts = session.standing.unwritten[:1] if self.options.batch else []
         if self.options.consolidate == "run":
             starts += self._new_to_consolidation(session.ledger.history)
         return min(starts, default=None)

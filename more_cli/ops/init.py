@@ -50,7 +50,8 @@ from more_cli.ops.auto_anchors import (
 )
 from more_cli.ops.calibrate import calibrate, stream_digest, with_calibrated
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.session import anchors_cache, update_state
+from more_cli.ops.holding import answers_name
+from more_cli.ops.session import update_state
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import is_set, load_recipe, pick_recipe
@@ -408,7 +409,7 @@ def _prepare(
         _refuse_other_anchors(target, questions)
         if questions:
             meta.anchors = keep_anchors(target.folder, questions, first=True)
-            cache = target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
+            cache = target.folder / "cache" / answers_name(meta, meta.anchors, machine)
             anchors = ask_anchors(runtime, questions, cache, progress)
     if corrections:
         meta.recipe, meta.calibration = calibrate(runtime, meta.recipe, chosen.sites, corrections, anchors, progress)

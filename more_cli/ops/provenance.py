@@ -42,7 +42,7 @@ _AGAIN = "copy it again, or write it again with `more merge` or `more export`"
 
 def provenance(session: Session) -> dict[str, Any]:
     """Return the base, edits, recipe and versions of a state as it is now."""
-    from more_cli.ops.session import versions
+    from more_cli.model.versions import versions
 
     meta = session.state.meta
     return {
@@ -51,7 +51,7 @@ def provenance(session: Session) -> dict[str, Any]:
         "digest": meta.digest,
         "ledger_head": session.ledger.head,
         "base": meta.base,
-        "anchors": session.anchors_digest,
+        "anchors": session.held.digest,
         "recipe": meta.recipe.canonical(),
         "versions": versions(session.machine),
     }

@@ -22,12 +22,13 @@ from more_cli.errors import UsageError
 from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
+from more_cli.model.versions import versions
 from more_cli.ops.anchors import anchors_digest, read_cache, write_cache
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
 from more_cli.ops.drafts import Work, drop_drafts, finish, made_lines, require_images
 from more_cli.ops.held import added_at
 from more_cli.ops.outcome import Outcome
-from more_cli.ops.session import Session, Try, anchors_cache, open_session, versions
+from more_cli.ops.session import Session, Try, open_session
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
@@ -264,12 +265,10 @@ def _apply_again(session: Session, draft: Session, plan: Plan, place: int) -> No
 
 def _share_answers(session: Session, draft: Session) -> None:
     """Let a draft find the base's answers to its anchors, if these are the first of those that the state holds."""
-    first, digest = len(draft.anchors), draft.anchors_digest
-    if digest is None or anchors_digest(session.anchors[:first]) != digest:
+    first, digest = len(draft.held.anchors), draft.held.digest
+    if digest is None or anchors_digest(session.held.anchors[:first]) != digest:
         return
-    own, whole = (
-        each.cache / anchors_cache(each.state.meta, each.anchors_digest, each.machine) for each in (draft, session)
-    )
+    own, whole = draft.held.answers, session.held.answers
     if not own.exists():
         write_cache(own, {name: t for name, t in read_cache(whole).items() if int(name.partition(".")[0]) < first})
 

@@ -21,6 +21,7 @@ from more_cli.errors import MoreError, ResourceError, StateError
 from more_cli.files import disk_errors, sha256_file
 from more_cli.inputs.images import MAX_BYTES
 from more_cli.model.machine import Machine
+from more_cli.model.versions import versions
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.base import open_base
 from more_cli.ops.export import ADAPTER
@@ -35,7 +36,7 @@ from more_cli.ops.provenance import (
     read_provenance,
     tensor_hashes,
 )
-from more_cli.ops.session import Session, update_state, versions
+from more_cli.ops.session import Session, update_state
 from more_cli.ops.sign import carried_signature, folder_signature, state_signature
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
@@ -385,9 +386,8 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
 
 
 def _applied_again(target: Target, state: State, machine: Machine, progress: Progress) -> State:
-    session = Session(target, unedited(state.meta), machine, progress)
     with TemporaryDirectory() as folder:
-        session.cache = Path(folder)
+        session = Session(target, unedited(state.meta), machine, progress, cache=Path(folder))
         with session.attached(replay=False):
             session.replay(until=state.meta.edits)
     update_state(session.state, session.editor)

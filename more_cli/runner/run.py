@@ -11,7 +11,7 @@ from more_cli.evaluation.names import Yardstick
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.ops.session import versions
+from more_cli.model.versions import versions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.tables import asking_of
 from more_cli.runner.anchors import without_keys

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from more_cli.clock import Every
 from more_cli.editors.base import Editor
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.evaluation.names import Yardstick
@@ -19,7 +20,6 @@ from more_cli.evaluation.streams import Stream, Writing
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
-from more_cli.ops.session import Every
 from more_cli.progress import Progress
 from more_cli.runner.anchors import HeldAnchors
 from more_cli.runner.costs import PeakMemory, routing_seconds

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from more_cli.clock import Every
 from more_cli.editors.base import EditContext, Editor, EditRequest, FitData
 from more_cli.editors.outcome import score_edit
 from more_cli.errors import UsageError
@@ -20,7 +21,6 @@ from more_cli.files import disk_errors, replacing, sha256_json
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import stream_digest
-from more_cli.ops.session import Every
 from more_cli.progress import Progress, no_progress
 from more_cli.runner.report import FitReport
 from more_cli.suites.catalog import FIT

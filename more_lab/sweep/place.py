@@ -21,7 +21,7 @@ class Place(Machine):
 
     def versions(self, threads: int) -> dict[str, str]:
         """Return what decides the bytes of a job, but the processor: which one a cluster gives is known afterwards."""
-        from more_cli.ops.session import versions
+        from more_cli.model.versions import versions
 
         known = versions(Machine(dtype=self.dtype, attention=self.attention))
         known |= {"device": self.device, "threads": str(threads)}

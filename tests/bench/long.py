@@ -221,7 +221,7 @@ def open_long(count: int, folder: Path) -> dict[str, Any]:
     def resumed() -> None:
         session = open_session(target, machine)
         assert session.behind == 0
-        assert len(session.memory.context(count + 1).past) == count
+        assert len(session.standing.memory.context(count + 1).past) == count
 
     found: dict[str, Any] = {"lines": count, "bytes": (target.folder / "ledger.jsonl").stat().st_size}
     for name, action in {"open": lambda: Ledger(target.folder), "resume": resumed}.items():

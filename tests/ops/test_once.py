@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from more_cli.model import loading
+from more_cli.model import loading, versions
 from more_cli.ops import init, session
 from support.helpers import QUICK, World, line
 
@@ -39,7 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted(loading, "load_processor")
     counted(session, "load_runtime")
     counted(init, "load_runtime")
-    counted(session, "version")
+    counted(versions, "version")
     return found
 
 
@@ -68,7 +68,7 @@ def test_an_edit_of_a_state_that_is_there_takes_no_more(world: World, calls: Cou
 def test_the_versions_of_packages_are_read_once_and_not_for_every_ledger_line(
     world: World, calls: Counter[str]
 ) -> None:
-    session._version_of.cache_clear()
+    versions._version_of.cache_clear()
     assert world.edit(*QUICK).code in (0, 3)
     assert [set(entry["versions"]) >= {"numpy", "transformers"} for entry in world.entries()] == [True] * 3
     assert calls["version"] == 2

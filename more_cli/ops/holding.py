@@ -1,0 +1,130 @@
+"""The anchors of a session: those that its editor holds, the base's answers to them, and the files that keep these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.more.editor import MoreEditor
+from more_cli.inputs.edits import Edit, Probe
+from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime
+from more_cli.model.versions import versions
+from more_cli.ops.anchors import (
+    anchors_digest,
+    ask_anchors,
+    ask_base,
+    cache_name,
+    keep_answers,
+    load_anchors,
+    read_cache,
+    write_cache,
+)
+from more_cli.ops.arriving import Arrivals, answered
+from more_cli.ops.auto_anchors import PICTURED
+from more_cli.ops.held import corrected, held_at
+from more_cli.store.ledger import Ledger
+from more_cli.store.state import StateMeta
+
+
+class Holding:
+    """The anchors that a state holds now, also those whose answers edits correct.
+
+    What the base says about them is kept in the folder `cache`; it can be computed again.
+    """
+
+    def __init__(self, meta: StateMeta, ledger: Ledger, machine: Machine, cache: Path) -> None:
+        self._meta, self._ledger, self._machine, self._cache = meta, ledger, machine, cache
+        self._held = held_at(ledger, meta, meta.edits)
+        self._arrivals = Arrivals(meta.recipe, ledger)
+        self._answers: list[Anchor] = []
+        """The anchors with the base's answers, once the editor holds them."""
+        self._stored: Sequence[Path] = ()
+        """Files of what the base said about the anchors at the begin: of no use once edits brought more."""
+        self._grown = False
+
+    @property
+    def anchors(self) -> Sequence[Probe]:
+        """The anchors; a place in them stays, whatever is added."""
+        return self._held.anchors
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of the anchors; None without any."""
+        return anchors_digest(self.anchors) if self.anchors else None
+
+    @property
+    def most(self) -> int:
+        """Number of anchors with those that edits may still bring."""
+        return len(self.anchors) + (PICTURED - self._held.pictured if self._meta.arriving else 0)
+
+    @property
+    def answers(self) -> Path:
+        """The file that caches the base's answers."""
+        return self._cache / answers_name(self._meta, self.digest, self._machine)
+
+    def give(
+        self, editor: MoreEditor, runtime: Runtime, *, fresh: bool = False, absorb_from: int | None = None
+    ) -> None:
+        """Give an editor the anchors, with their cached answers and directions; see `MoreEditor.hold`."""
+        meta, answers = self._meta, self.answers
+        asked = self._answers if len(self._answers) == absorb_from else ()  # a later set begins with the one before
+        self._answers = ask_anchors(runtime, self.anchors, answers, known=asked)
+        ranks = [site.rank for site in editor.records]
+        facts = self.digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(self._machine)
+        path = self._cache / cache_name("directions", *facts)
+        known = read_cache(path).get("directions")
+        editor.hold(self._answers, fresh=fresh, absorb_from=absorb_from, directions=known)
+        found = editor.directions
+        if found is not None and found is not known:
+            write_cache(path, {"directions": found})
+        self._stored, self._grown = (answers, path), False
+        editor.release(corrected(self._held, self._ledger, meta.edits))
+
+    def load(self, digest: str) -> int:
+        """Take the set of anchors with this digest, those of now and more; return how many there were."""
+        known = len(self.anchors)
+        self._held.add(load_anchors(self._ledger.folder, digest)[known:])
+        return known
+
+    def release(self, editor: MoreEditor, edit: Edit) -> None:
+        """Let an editor release the anchors whose answers an edit corrects."""
+        if places := self._held.corrected_by(edit):
+            editor.release(places)
+
+    def bring(self, editor: MoreEditor, runtime: Runtime, edit: Edit) -> list[Probe]:
+        """Hold anchors made of the picture of the next edit from now on, if the state takes such, and return them."""
+        if not self._meta.arriving:
+            return []
+        questions = self._arrivals.questions(edit, self._meta.edits, self._held)
+        made = answered(runtime, edit, questions) if questions else {}
+        self._add(editor, list(made), list(made.values()))
+        return list(made)
+
+    def bring_again(self, editor: MoreEditor, runtime: Runtime, made: Sequence[Probe]) -> None:
+        """Hold the anchors that an edit brought, by its ledger line."""
+        self._add(editor, made, [ask_base(runtime, question) for question in made])
+
+    def _add(self, editor: MoreEditor, questions: Sequence[Probe], answers: Sequence[Anchor]) -> None:
+        if questions:
+            editor.add(answers, len(self.anchors))
+            self._answers += answers
+            self._held.add(questions, written=False)
+            self._grown = True
+
+    def keep(self) -> None:
+        """Write the base's answers if edits brought anchors: once a session, since they take megabytes."""
+        if self._grown:
+            for path in self._stored:
+                with suppress(OSError):
+                    path.unlink()
+            answers = self.answers
+            keep_answers(answers, self._answers)
+            self._stored, self._grown = (answers,), False
+
+
+def answers_name(meta: StateMeta, digest: str | None, machine: Machine) -> str:
+    """Return the name of the file that caches the base's answers to the set of anchors with this digest."""
+    return cache_name(digest, meta.base, meta.template, meta.recipe.asking, versions(machine))
