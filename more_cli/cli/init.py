@@ -21,7 +21,8 @@ from more_cli.store.target import locate
 from more_cli.text import counted, quoted
 
 if TYPE_CHECKING:
-    from more_cli.ops.init import InitReport, Plan
+    from more_cli.ops.init import InitReport
+    from more_cli.ops.plan import Plan
 
 ARRIVING = "; edits bring more, made of their pictures"
 """Said of anchors where the state lets edits bring some."""
@@ -74,15 +75,15 @@ def init(
       more init llava-hf/llava-1.5-7b-hf --fetch
       more init llava/ --recipe paper-llava --set rank=256
     """
-    from more_cli.ops.init import Inputs, initialise
+    from more_cli.ops.init import initialise
+    from more_cli.ops.preparing import Inputs
 
     refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
     target = locate(*fetched(output, model, state, hub))
     project = settings_for(target.model)
     named = None if anchors or source or no_anchors else anchors_named(project)
     anchors = str(named.path) if named else anchors
-    _refuse_anchors(model, anchors, source, none=no_anchors)
-    file = Path(anchors) if anchors and source is None else None
+    file = _anchors_file(model, anchors, source, none=no_anchors)
     arriving, place = not (anchors or no_anchors), named.place if named else ""
     inputs = Inputs(file, source, arriving=arriving, calibrate=calibrate, files=files, place=place)
     with output.progress() as progress:
@@ -90,8 +91,12 @@ def init(
     _show_init(output, report, source)
 
 
-def _refuse_anchors(model: Path, anchors: str | None, source: Path | None, *, none: bool) -> None:
-    """Refuse options about anchors that exclude each other, or of which one is missing."""
+def _anchors_file(model: Path, anchors: str | None, source: Path | None, *, none: bool) -> Path | None:
+    """Return the file of anchors that is named; None if some are made from a source, or none are taken.
+
+    Raises:
+        UsageError: options exclude each other, or one is missing.
+    """
     from more_cli.ops.auto_anchors import AUTO
 
     if none and anchors is not None:
@@ -101,6 +106,7 @@ def _refuse_anchors(model: Path, anchors: str | None, source: Path | None, *, no
         raise UsageError(f"`--anchors {AUTO}` makes anchors from edits or pictures, and none are named", hint)
     if anchors != AUTO and source is not None:
         raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")
+    return Path(anchors) if anchors and source is None else None
 
 
 def _show_init(output: Output, report: InitReport, source: Path | None) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from more_cli.cli.project import InForce
     from more_cli.model.backbones import Site
     from more_cli.ops.estimate import Estimate
-    from more_cli.ops.init import Plan
+    from more_cli.ops.plan import Plan
     from more_cli.ops.status import StatusReport
     from more_cli.store.state import SiteRecord, StateMeta
 

@@ -12,8 +12,9 @@ from more_cli.files import replacing_directory
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_state
-from more_cli.ops.init import InitReport, Inputs, initialise
+from more_cli.ops.init import InitReport, initialise
 from more_cli.ops.merge import MergeReport, merge
+from more_cli.ops.preparing import Inputs
 from more_cli.options import EditOptions, MergeOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import data_folder

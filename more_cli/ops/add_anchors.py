@@ -21,7 +21,7 @@ from more_cli.ops.anchors import (
 )
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.held import corrected, held_at
-from more_cli.ops.init import USE_OF_ANCHORS
+from more_cli.ops.preparing import USE_OF_ANCHORS
 from more_cli.ops.session import Session, open_session
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress

@@ -35,9 +35,11 @@ from more_cli.ops.anchors import anchors_too, identities, identity
 from more_cli.ops.commit import commit_consolidation, commit_edit, compact_if_due
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.held import anchors_of
-from more_cli.ops.init import InitReport, Inputs, initialise, plan, recipe_for
+from more_cli.ops.init import InitReport, initialise
 from more_cli.ops.outcome import Outcome
+from more_cli.ops.plan import plan, recipe_for
 from more_cli.ops.prefetch import Prefetch
+from more_cli.ops.preparing import Inputs
 from more_cli.ops.session import SAVE_SECONDS, Session, Try, open_session
 from more_cli.ops.signals import Interrupted, Stop, stoppable
 from more_cli.ops.snapshots import Snapshots

@@ -19,7 +19,7 @@ from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.model.machine import Machine
 from more_cli.ops.assembly import AssemblyReport, Plan, assemble, steps_of
 from more_cli.ops.drafts import Work
-from more_cli.ops.init import planned_for
+from more_cli.ops.plan import planned_for
 from more_cli.ops.shared import SourceState, union
 from more_cli.options import RebaseOptions
 from more_cli.progress import Progress, no_progress

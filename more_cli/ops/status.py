@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is
     from more_cli.model.backbones import Site
     from more_cli.model.machine import Machine
     from more_cli.ops.estimate import Estimate
-    from more_cli.ops.init import Plan
+    from more_cli.ops.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def status(
     if signers:
         ssh.require(signers)
     if not target.sidecar.exists():
-        from more_cli.ops.init import plan
+        from more_cli.ops.plan import plan
 
         chosen = plan(target, recipe, settings)
         return StatusReport(target, chosen.checkpoint, None, chosen)

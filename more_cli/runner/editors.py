@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.registry import EditorOptions, editor, tries
-from more_cli.ops.init import plan
+from more_cli.ops.plan import plan
 from more_cli.store.names import sidecar_path
 from more_cli.store.target import Target
 from more_cli.text import counted

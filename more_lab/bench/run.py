@@ -21,7 +21,9 @@ from more_cli.model.families import family_in
 from more_cli.model.machine import Machine
 from more_cli.model.versions import versions
 from more_cli.ops.edit import EditReport, Listener, edit_file
-from more_cli.ops.init import Inputs, initialise, plan
+from more_cli.ops.init import initialise
+from more_cli.ops.plan import plan
+from more_cli.ops.preparing import Inputs
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.runner.costs import PeakMemory

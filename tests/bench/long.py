@@ -37,7 +37,8 @@ from more_cli.inputs.feeds import Pipe
 from more_cli.model.batches import Batch
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditReport, Listener, edit_stream
-from more_cli.ops.init import Inputs, initialise
+from more_cli.ops.init import initialise
+from more_cli.ops.preparing import Inputs
 from more_cli.ops.session import open_session
 from more_cli.options import EditOptions
 from more_cli.store.entry import START, Entry, with_checksum

@@ -76,7 +76,7 @@ def test_other_schemes_are_refused_by_name_before_anything_is_loaded(
 ) -> None:
     model = tiny.tiny_llava(tmp_path / "model")
     tiny.set_config(model, quantization_config=declared)
-    monkeypatch.setattr("more_cli.ops.init.meta_model", lambda *_: pytest.fail("a model was built"))
+    monkeypatch.setattr("more_cli.ops.plan.meta_model", lambda *_: pytest.fail("a model was built"))
     result = run(command, model)
     assert result.code == 5
     assert name in result.err.splitlines()[0]

@@ -456,7 +456,7 @@ def test_ctrl_c_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("more_cli.ops.init.plan", interrupted)
+    monkeypatch.setattr("more_cli.ops.plan.plan", interrupted)
     stopped = run("status", world.model)
     assert (stopped.code, stopped.out) == (130, "")
     assert "what was saved so far is kept; run the same command again" in stopped.err

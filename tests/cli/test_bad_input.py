@@ -916,6 +916,6 @@ def test_a_traceback_behind_an_error_leaves_message_and_code(world: World, monke
 
 
 def test_a_bug_keeps_its_traceback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("more_cli.ops.init.plan", lambda *_: 1 / 0)
+    monkeypatch.setattr("more_cli.ops.plan.plan", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("status", world.model)

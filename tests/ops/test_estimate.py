@@ -13,7 +13,7 @@ from more_cli.model.loading import load_blueprint
 from more_cli.model.machine import Machine
 from more_cli.ops import estimate as module
 from more_cli.ops.estimate import Estimate, estimate
-from more_cli.ops.init import plan
+from more_cli.ops.plan import plan
 from more_cli.store.state import load_meta
 from more_cli.store.target import locate
 from support.helpers import QUICK, World, run, run_as_typed

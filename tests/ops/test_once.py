@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from more_cli.model import loading, versions
-from more_cli.ops import init, session
+from more_cli.ops import init, plan, session
 from support.helpers import QUICK, World, line
 
 
@@ -34,7 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, call)
 
-    for module in (loading, init):
+    for module in (loading, plan):
         counted(module, "meta_model")
     counted(loading, "load_processor")
     counted(session, "load_runtime")

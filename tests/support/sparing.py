@@ -20,7 +20,7 @@ from more_cli.checkpoint.reader import Checkpoint
 from more_cli.editors import anchors
 from more_cli.evaluation import probes
 from more_cli.model import loading
-from more_cli.ops import commit, init, snapshots
+from more_cli.ops import commit, plan, snapshots
 
 KEPT = 24
 """Most models, models without weights and processors that are kept: some tests make dozens of checkpoints."""
@@ -45,7 +45,7 @@ def loaded_once() -> Iterator[None]:
         return kind if checkpoint.scheme else _Kept(kind)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (loading, init):
+        for module in (loading, plan):
             patch.setattr(module, "meta_model", meta_model)
         patch.setattr(loading, "load_processor", load_processor)
         patch.setattr(loading, "auto_class", kept_class)
