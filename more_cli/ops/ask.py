@@ -27,7 +27,7 @@ from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.base import open_base
-from more_cli.ops.provenance import PROVENANCE
+from more_cli.ops.card import PROVENANCE
 from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe, pick_recipe

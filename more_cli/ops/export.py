@@ -34,7 +34,8 @@ from more_cli.files import (
 )
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.provenance import PROVENANCE, of_edits, own_names, provenance, write_provenance
+from more_cli.ops.card import PROVENANCE
+from more_cli.ops.provenance import of_edits, own_names, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.options import ExportOptions
 from more_cli.progress import Progress, no_progress

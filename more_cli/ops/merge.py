@@ -20,8 +20,9 @@ from more_cli.checkpoint.patching import Copied, copy_patched
 from more_cli.checkpoint.reader import fingerprint
 from more_cli.errors import FailedEditsError, ResourceError, StateError, UsageError
 from more_cli.files import FULL, check_free, replacing_directory
+from more_cli.ops.card import PROVENANCE
 from more_cli.ops.merge_source import Source, refuse_misuse, source_of
-from more_cli.ops.provenance import PROVENANCE, hashes_of, own_names, write_provenance
+from more_cli.ops.provenance import hashes_of, own_names, write_provenance
 from more_cli.options import MergeOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence

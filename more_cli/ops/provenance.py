@@ -1,42 +1,33 @@
-"""Where a merged checkpoint or an adapter comes from: `more.json` beside the weights, and a section of the model card.
+"""Where a merged checkpoint or an adapter comes from: `more.json` beside the weights.
 
 Neither holds a path or a date: the same state and base give the same bytes.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from more_cli.checkpoint.folder import ADAPTER
-from more_cli.checkpoint.hub import HUB_ID, Pin, cached_id, pin_of
+from more_cli.checkpoint.hub import pin_of
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import DISTRIBUTION, StateError, UsageError
 from more_cli.files import disk_errors, names_below, sha256_file, write_new
+from more_cli.ops.card import CARD, PROVENANCE, Relation, counts, hub_id, section, titled
 from more_cli.progress import Progress
-from more_cli.store.entry import failed_sentence
 from more_cli.store.statement import NAME, SIGNATURE, STATE, Signed, parsed, read_signed, remove_signed
-from more_cli.store.target import Target
-from more_cli.text import canonical_json, code, counted, reason_of, shorten, span, strict_json
+from more_cli.text import canonical_json, reason_of, shorten, strict_json
 
 if TYPE_CHECKING:
     from more_cli.ops.session import Session  # needs torch
     from more_cli.store.ledger import Ledger
-    from more_cli.store.state import StateMeta
 
-PROVENANCE, CARD = "more.json", "README.md"
 SCHEMA = "more.provenance/1"
 _LIMIT = 64 << 20
 """Largest `more.json` that is read, bytes."""
-_SENTENCE = 4000
-"""Most characters of a sentence of the card that names edits."""
 _AGAIN = "copy it again, or write it again with `more merge` or `more export`"
 
 
@@ -96,7 +87,7 @@ def write_provenance(
     with disk_errors(folder):
         remove_signed(folder)  # of the base
         values = provenance(session) | of_edits(session.ledger) | more
-        values["statuses"] = _counts(session.ledger)
+        values["statuses"] = counts(session.ledger)
         values["files"] = dict(files)
         values["names"] = sorted(names_below(folder) | {PROVENANCE, CARD})
         if pin := pin_of(session.target.model):
@@ -108,54 +99,13 @@ def write_provenance(
         above = titled(card.read_bytes() if card.is_file() else b"", relation, base).rstrip(b"\n")
         what = {"finetune": "these weights", "adapter": "this adapter"}[relation]
         named = pin_of(made_from) or made_from.resolve().name
-        section = _section(session.state.meta, session.ledger, what, facts, named)
-        _write(folder / CARD, above + b"\n\n" + section.encode())
+        below = section(session.state.meta, session.ledger, what, facts, named)
+        _write(folder / CARD, above + b"\n\n" + below.encode())
 
 
 def _write(path: Path, data: bytes) -> None:
     path.unlink(missing_ok=True)  # what was copied from the base may be read-only
     write_new(path, data)
-
-
-def state_card(meta: StateMeta, ledger: Ledger, target: Target, pin: Pin | None) -> bytes:
-    """Return the model card of a state that is published without its base; `pin` is the base's commit."""
-    facts = {"load it": f"beside its base, as {code(target.sidecar.name)}: `more merge`, `more export`, `more eval`"}
-    above = titled(b"", "state", pin.repo if pin else None)
-    what = "this state, which is used beside its base"
-    return above + b"\n" + _section(meta, ledger, what, facts, pin or target.model.name, carried=False).encode()
-
-
-def _counts(ledger: Ledger) -> dict[str, int]:
-    return dict(sorted(Counter(ledger.statuses().values()).items()))
-
-
-def _section(
-    meta: StateMeta, ledger: Ledger, what: str, facts: Mapping[str, str], base: Pin | str, *, carried: bool = True
-) -> str:
-    """Return the card's section; `carried` is whether a `more.json` lies beside it."""
-    standing = len(ledger.standing())
-    written = f"{counted(standing, 'correction')} {'was' if standing == 1 else 'were'} written into {what} with M-ORE."
-    if failed := ledger.failed():
-        written += (
-            f"\n\n{span(failed_sentence(failed, len(ledger.asked())), _SENTENCE)}; "
-            f"`{PROVENANCE if carried else ledger.path.name}` has the reasons."
-        )
-    rows = {
-        "base": f"{code(str(base))}, headers {meta.base['headers'][:16]}",
-        "recipe": code(meta.recipe.name),
-        "corrections": ", ".join(f"{count} {status}" for status, count in _counts(ledger).items()) or "none",
-        **facts,
-        "ledger head": ledger.head[:16],
-    }
-    table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-    text = f"## Corrected with more\n\n{written}\n\n| what | value |\n|---|---|\n{table}"
-    if not carried:
-        return text
-    return (
-        f"{text}\n"
-        f"`{PROVENANCE}` has the hashes of the base and of what was written, the recipe in full, the ledger's head and "
-        "the versions; `more verify` on this folder compares them.\n"
-    )
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -298,51 +248,4 @@ def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
     return [f"`{shorten(name)}` differs from the base's" for name in names]
 
 
-Relation = Literal["finetune", "adapter", "state"]
-"""What was written is a whole checkpoint, an adapter of one, or a state: to the hub, that is an adapter too."""
 _HOLDS: dict[Relation, str] = {"finetune": "a merged checkpoint", "adapter": "an adapter"}
-LIBRARIES: dict[Relation, str] = {"finetune": "transformers", "adapter": "peft", "state": DISTRIBUTION}
-TAGS = ("model-editing", "m-ore")
-OF_THE_BASE_ALONE = ("model-index", "new_version", "base_model_relation")
-"""Scores, successor and origin of the base: they say nothing about what was made from it."""
-FOR_AN_ADAPTER = ("license", "license_name", "license_link", "language", "pipeline_tag", "base_model")
-"""What an adapter's card takes over from its base's."""
-_BLOCK = re.compile(rb"\A---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-
-
-def titled(card: bytes, relation: Relation, base: str | None) -> bytes:
-    """Return the base's card with the metadata of what was made from it; an adapter's has metadata alone.
-
-    `base` is the base's id on the hub; without one the base's own origin stays. Metadata that cannot be read is left as
-    it is.
-    """
-    found = _BLOCK.match(card)
-    body = card[found.end() :] if found else card
-    known = _parsed(found[1]) if found else {}
-    if known is None:
-        return card if relation == "finetune" else b""
-    if relation != "finetune":
-        known, body = {key: known[key] for key in FOR_AN_ADAPTER if key in known}, b""
-    kept = {key: value for key, value in known.items() if key not in OF_THE_BASE_ALONE}
-    origin = base or kept.get("base_model")
-    made = {"base_model": origin, "base_model_relation": relation.replace("state", "adapter")} if origin else {}
-    tags = kept.get("tags")
-    tags = tags if isinstance(tags, list) else []
-    ours = {"library_name": LIBRARIES[relation], "tags": [*tags, *(tag for tag in TAGS if tag not in tags)]}
-    block = yaml.safe_dump(kept | made | ours, sort_keys=False, allow_unicode=True)
-    return b"---\n" + block.encode() + b"---\n" + body
-
-
-def hub_id(model: Path, config: dict[str, Any]) -> str | None:
-    """Return a checkpoint's id on the hub, ORG/NAME: from its folder in the hub's cache, or from its config."""
-    named = config.get("_name_or_path")
-    return cached_id(model) or (named if isinstance(named, str) and HUB_ID.fullmatch(named) else None)
-
-
-def _parsed(block: bytes) -> dict[str, Any] | None:
-    try:
-        values = yaml.safe_load(block.decode())
-        yaml.safe_dump(values)  # a number of too many digits can be read, but not written
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
-        return None
-    return {} if values is None else values if isinstance(values, dict) else None

@@ -13,8 +13,9 @@ from pathlib import Path
 from more_cli.checkpoint.hub import HUB_ID
 from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors
+from more_cli.ops.card import CARD, PROVENANCE, state_card
 from more_cli.ops.hub import hub_errors
-from more_cli.ops.provenance import CARD, PROVENANCE, state_card, written_names
+from more_cli.ops.provenance import written_names
 from more_cli.options import PushOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.ledger import Ledger

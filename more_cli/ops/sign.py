@@ -13,7 +13,8 @@ from typing import Any
 
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, sha256_file
-from more_cli.ops.provenance import PROVENANCE, hashes_of, read_provenance
+from more_cli.ops.card import PROVENANCE
+from more_cli.ops.provenance import hashes_of, read_provenance
 from more_cli.progress import Progress, no_progress
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock

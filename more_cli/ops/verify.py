@@ -24,10 +24,10 @@ from more_cli.model.machine import Machine
 from more_cli.model.versions import versions
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.base import open_base
+from more_cli.ops.card import PROVENANCE
 from more_cli.ops.export import ADAPTER
 from more_cli.ops.held import held_at
 from more_cli.ops.provenance import (
-    PROVENANCE,
     carried,
     compare_copies,
     compare_files,

@@ -26,8 +26,9 @@ from more_cli.inputs.feeds import Pipe
 from more_cli.inputs.forms import raw_records
 from more_cli.inputs.images import decode_image
 from more_cli.ops.anchors import load_anchors
+from more_cli.ops.card import PROVENANCE, Relation, titled
 from more_cli.ops.convert import convert_into
-from more_cli.ops.provenance import PROVENANCE, Relation, carried, read_provenance, tensor_hashes, titled
+from more_cli.ops.provenance import carried, read_provenance, tensor_hashes
 from more_cli.options import ConvertOptions
 from more_cli.recipe.files import load_recipe, parse_recipe
 from more_cli.recipe.settings import apply_setting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from more_cli.ops.provenance import hub_id, titled
+from more_cli.ops.card import hub_id, titled
 
 BASE = b"""---
 license: llama2

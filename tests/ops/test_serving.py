@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from more_cli.checkpoint.opening import open_checkpoint
-from more_cli.ops.provenance import CARD, PROVENANCE
+from more_cli.ops.card import CARD, PROVENANCE
 from more_cli.store.state import load_state
 from support.helpers import QUICK, World, run
 

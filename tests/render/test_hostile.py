@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from more_cli.ops.provenance import _section
+from more_cli.ops.card import section
 from more_cli.render.html import html
 from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import markdown
@@ -107,7 +107,7 @@ def test_a_model_card_has_no_markup_but_ours(text: str) -> None:
         standing=lambda: [], failed=lambda: failed, asked=lambda: failed, statuses=dict, head="0" * 64
     )
     meta: Any = SimpleNamespace(recipe=SimpleNamespace(name=text), base={"headers": "0" * 64})
-    raw = _section(meta, ledger, "these weights", {}, text)
+    raw = section(meta, ledger, "these weights", {}, text)
     found = tokens(raw)
     assert {re.sub("_(open|close)$", "", token.type) for token in found} <= OURS - {"html_block"}
     assert [token.type for token in found].count("td_open") == 8
