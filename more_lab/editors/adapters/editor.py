@@ -50,8 +50,8 @@ class AdapterTuning(Table):
     """Batches at most; training ends where watched edits gain nothing, see `fitting.Watch`."""
     batch: int = Field(default=8, ge=1)
     """Corrections per batch, as published for LiveEdit."""
-    variants: int = Field(default=3, ge=0)
-    """How often each correction is also trained with the target of another one; published 0."""
+    variants: int = Field(default=0, ge=0)
+    """How often each correction is also trained with the target of another one."""
     rate: float = Field(default=1e-3, gt=0)
     """Learning rate of Adam; a tenth of it from the first plateau on. Published 1e-4."""
     seed: int = Field(default=0, ge=0)

@@ -22,7 +22,7 @@ from support.tiny_families import make_family
 from .test_liveedit import corrections, logits
 
 # Random weights in four layers: an adapter must act early to be heard.
-SMALL = {"width": 32, "iterations": 120, "rate": 6e-3, "batch": 4, "depth": 0.1, "variants": 0}
+SMALL = {"width": 32, "iterations": 120, "rate": 6e-3, "batch": 4, "depth": 0.1}
 
 
 def made(name: str, **values) -> VisEdit:

@@ -227,7 +227,9 @@ def test_a_fit_again_gives_the_same_bytes_and_restores_the_model(runtime, edits)
     assert torch.equal(logits(runtime, None, edits), before)
 
 
-@pytest.mark.parametrize("editor", [LiveEdit(LiveEditTuning()), VisEdit(AdapterTuning()), DualEdit(DualTuning())])
+@pytest.mark.parametrize(
+    "editor", [LiveEdit(LiveEditTuning()), VisEdit(AdapterTuning(variants=3)), DualEdit(DualTuning(variants=3))]
+)
 def test_each_correction_is_also_trained_with_targets_of_others(edits, editor) -> None:
     made = editor.examples(edits)
     assert made[: len(edits)] == edits
