@@ -1,6 +1,6 @@
 """Where a merged checkpoint or an adapter comes from: `more.json` beside the weights.
 
-Neither holds a path or a date: the same state and base give the same bytes.
+Neither it nor the model card holds a path or a date: the same state and base give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SCHEMA = "more.provenance/1"
 _LIMIT = 64 << 20
 """Largest `more.json` that is read, bytes."""
+_HOLDS: dict[Relation, str] = {"finetune": "a merged checkpoint", "adapter": "an adapter"}
 _AGAIN = "copy it again, or write it again with `more merge` or `more export`"
 
 
@@ -246,6 +247,3 @@ def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
     actual = fingerprint(_opened(folder), [])
     names = sorted(name for name in recorded.keys() | actual.keys() if recorded.get(name) != actual.get(name))
     return [f"`{shorten(name)}` differs from the base's" for name in names]
-
-
-_HOLDS: dict[Relation, str] = {"finetune": "a merged checkpoint", "adapter": "an adapter"}
