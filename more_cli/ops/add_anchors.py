@@ -65,13 +65,13 @@ def add_anchors(
         session = open_session(target, machine, progress)
         with session.ledger, session.attached(writing=True) as replayed:
             _require_agreement(session, file, questions)
-            held = identities(session.held.anchors)
+            held = identities(session.anchors.questions)
             new = [question for question in questions if identity(question) not in held]
             if new:
                 commit_anchors(session, new)
             session.save()
         repeated = len(questions) - len(new)
-        total = len(session.held.anchors) - len(_corrected(session))
+        total = len(session.anchors.questions) - len(_corrected(session))
         return AnchorsReport(target, len(new), repeated, total, replayed)
 
 
@@ -81,9 +81,9 @@ def _require_agreement(session: Session, file: Path, questions: Sequence[Probe])
     Raises:
         StreamErrors: one has.
     """
-    if any(contradictions(session.held.anchors, questions)):  # else the edits need not be read
+    if any(contradictions(session.anchors.questions, questions)):  # else the edits need not be read
         gone = _corrected(session)
-        held = (anchor for place, anchor in enumerate(session.held.anchors) if place not in gone)
+        held = (anchor for place, anchor in enumerate(session.anchors.questions) if place not in gone)
         require_agreement(file, held, questions)
 
 

@@ -24,6 +24,7 @@ from more_cli.ops.commit import commit_anchors, commit_edit
 from more_cli.ops.drafts import Work, drafts, finish, made_lines, require_images
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.session import Session, Try, open_session
+from more_cli.ops.session_anchors import SessionAnchors
 from more_cli.ops.shared import Holding, Moment, SourceState, Union
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress
@@ -195,6 +196,9 @@ def _build(
             starting(plan.work)
         _begin(draft, plan, machine)
         session = open_session(draft, machine, progress, runtime)
+        if not plan.base:
+            start, cache = plan.start, plan.start.ledger.folder / "cache"
+            session.anchors.take_answers(SessionAnchors(start.meta, start.ledger, machine, cache))
         if plan.work.edits:
             report.notes += session.machine_notes()
         if _has_joint_writing(plan):
@@ -256,7 +260,7 @@ def _apply(draft: Session, plan: Plan, step: Step) -> None:
     done, total = len(made_lines(draft.ledger, plan.kept)), plan.kept + len(plan.again)
     draft.progress(plan.kept + done, total, step.edit.id if step.edit else "anchors")
     if step.edit is None:
-        held = set(map(identity, draft.held.anchors))
+        held = set(map(identity, draft.anchors.questions))
         new = [anchor for anchor in step.anchors if identity(anchor) not in held]
         commit_anchors(draft, new, at=step.moment[0].isoformat(timespec="milliseconds"))
         return

@@ -86,7 +86,7 @@ def commit_anchors(session: Session, new: Sequence[Probe], at: str | None = None
 
     `at` is the time of the line that this one repeats, if it does.
     """
-    started, anchors = time.monotonic(), [*session.held.anchors, *new]
+    started, anchors = time.monotonic(), [*session.anchors.questions, *new]
     digest = keep_anchors(session.target.folder, anchors)
     line = {
         "kind": "anchors",

@@ -30,10 +30,10 @@ from more_cli.ops.anchors import (
 from more_cli.ops.auto_anchors import AUTO, OWN, PICTURED
 from more_cli.ops.calibrate import calibrate, stream_digest, with_calibrated
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.holding import answers_name
 from more_cli.ops.plan import Plan, plan, sees
 from more_cli.ops.preparing import Inputs, Wanted, pictured_in
 from more_cli.ops.session import update_state
+from more_cli.ops.session_anchors import answers_name
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import START
 from more_cli.store.ledger import Ledger

@@ -43,7 +43,7 @@ def provenance(session: Session) -> dict[str, Any]:
         "digest": meta.digest,
         "ledger_head": session.ledger.head,
         "base": meta.base,
-        "anchors": session.held.digest,
+        "anchors": session.anchors.digest,
         "recipe": meta.recipe.canonical(),
         "versions": versions(session.machine),
     }

@@ -23,7 +23,6 @@ from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.model.versions import versions
-from more_cli.ops.anchors import anchors_digest, read_cache, write_cache
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
 from more_cli.ops.drafts import Work, drop_drafts, finish, made_lines, require_images
 from more_cli.ops.held import added_at
@@ -244,7 +243,7 @@ def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) 
     report.replayed = max(0, plan.kept - draft.state.meta.edits)
     if plan.work.edits:
         report.notes += session.machine_notes()
-    _share_answers(session, draft)
+    draft.anchors.take_answers(session.anchors)
     finish(draft, plan.kept, plan.again, partial(_apply_again, session, draft, plan), stop)
 
 
@@ -261,16 +260,6 @@ def _apply_again(session: Session, draft: Session, plan: Plan, place: int) -> No
     else:
         kept = old.description() | {"time": old.time}
         commit_edit(draft, draft.ledger.edit_of(old), kept, Try.of(old))
-
-
-def _share_answers(session: Session, draft: Session) -> None:
-    """Let a draft find the base's answers to its anchors, if these are the first of those that the state holds."""
-    first, digest = len(draft.held.anchors), draft.held.digest
-    if digest is None or anchors_digest(session.held.anchors[:first]) != digest:
-        return
-    own, whole = draft.held.answers, session.held.answers
-    if not own.exists():
-        write_cache(own, {name: t for name, t in read_cache(whole).items() if int(name.partition(".")[0]) < first})
 
 
 def _commit(session: Session, draft: Session, report: RevertReport) -> None:

@@ -24,7 +24,7 @@ from more_cli.model.versions import versions
 from more_cli.ops.anchors import cache_name, read_cache, write_cache
 from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.holding import Holding
+from more_cli.ops.session_anchors import SessionAnchors
 from more_cli.ops.standing import Standing
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry
@@ -95,7 +95,7 @@ class Session:
         self.compacts = True
         """Whether this call writes all standing edits together where there are enough of them."""
         self._cache = cache or target.folder / "cache"
-        self.held = Holding(self.state.meta, self.ledger, machine, self._cache)
+        self.anchors = SessionAnchors(self.state.meta, self.ledger, machine, self._cache)
 
     @cached_property
     def editor(self) -> MoreEditor:
@@ -114,7 +114,7 @@ class Session:
     def lacks_anchor_keys(self) -> bool:
         """Whether P still has to absorb the keys of the anchors; those that edits brought come with the edits."""
         later = self.state.meta.arriving and self.state.meta.edits > 0
-        return bool(self.held.anchors) and self.editor.untouched and not later
+        return bool(self.anchors.questions) and self.editor.untouched and not later
 
     @property
     def runtime(self) -> Runtime:
@@ -127,7 +127,7 @@ class Session:
                 meta.sites,
                 meta.recipe,
                 self.machine,
-                anchors=self.held.most,
+                anchors=self.anchors.most,
                 blueprint=blueprint,
             )
             require(needed, self.checkpoint)
@@ -161,28 +161,28 @@ class Session:
         `writing` says that edits follow, so anchors are made ready. Without `replay` the state stays as it is.
         """
         with self.editor.attach(self.runtime):
-            if self.held.anchors and (writing or self.behind or self.lacks_anchor_keys):
+            if self.anchors.questions and (writing or self.behind or self.lacks_anchor_keys):
                 self._hold()
             yield self.replay() if replay else 0
-            self.held.keep()
+            self.anchors.keep()
 
     def _hold(self, absorb_from: int | None = None) -> None:
         """Let the editor hold the anchors; on a state without keys P absorbs those of all, else from a place on."""
         if fresh := self.lacks_anchor_keys:
             self._saved = ""
-        self.held.give(self.editor, self.runtime, fresh=fresh, absorb_from=None if fresh else absorb_from)
+        self.anchors.give(self.editor, self.runtime, fresh=fresh, absorb_from=None if fresh else absorb_from)
 
     def release(self, edit: Edit) -> None:
         """Release the anchors whose answers an edit corrects."""
-        self.held.release(self.editor, edit)
+        self.anchors.release(self.editor, edit)
 
     def bring(self, edit: Edit) -> list[Probe]:
         """Hold anchors made of the picture of the next edit from now on, if the state takes such, and return them."""
-        return self.held.bring(self.editor, self.runtime, edit)
+        return self.anchors.bring(self.editor, self.runtime, edit)
 
     def take_anchors(self, digest: str) -> None:
         """Hold another set of anchors from now on, the present ones and more; P absorbs the keys of the new ones."""
-        self._hold(absorb_from=self.held.load(digest))
+        self._hold(absorb_from=self.anchors.load(digest))
 
     @property
     def compaction_due(self) -> bool:
@@ -219,7 +219,7 @@ class Session:
     def _continued(self, *how: object) -> Iterator[None]:
         """Let a write of many edits continue an interrupted one of the same edits, and be kept until it ends."""
         meta = self.state.meta
-        edits = self.ledger.head, meta.edits, self.held.digest
+        edits = self.ledger.head, meta.edits, self.anchors.digest
         facts = how, edits, meta.base, meta.template, meta.recipe.canonical(), versions(self.machine)
         path, due = self._cache / cache_name(*facts, kind="unfinished"), Every(1 << 62, SAVE_SECONDS)
 
@@ -268,7 +268,7 @@ class Session:
         else:
             edit, attempt, made = self.ledger.edit_of(entry), Try.of(entry), self.ledger.made_of(entry)
             self.release(edit)
-            self.held.bring_again(self.editor, self.runtime, made)
+            self.anchors.bring_again(self.editor, self.runtime, made)
             if entry.status is not Status.REFUSED:  # a refused edit changed nothing but the anchors
                 learn = self.editor.admit if attempt.joint else self.editor.edit
                 learn(EditRequest.of(edit), self.context(edit, attempt))

@@ -454,6 +454,20 @@ def test_anchors_of_all_states_are_held(world: World) -> None:
     assert deep(world, "three").code == 0
 
 
+@pytest.mark.usefixtures("silent")
+def test_the_base_is_not_asked_again_for_anchors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = anchors(world, "first", "is it big ?", "is it old ?")
+    run("init", world.model, "--state", state(world, "a"), "--anchors", first, *ANCHORED)
+    edit(world, "a", [0])
+    copy(world, "a", "b")
+    for name, number in (("a", 1), ("b", 2)):
+        edit(world, name, [number])
+    with monkeypatch.context() as patch:
+        patch.setattr("more_cli.ops.anchors.ask_base", lambda *_: pytest.fail("the base was asked"))
+        assert combine(world, "ab").code == 3
+    assert deep(world).code == 0, "whoever asks it gets the same bytes"
+
+
 def asked(world: World, name: str) -> list[str]:
     """The questions of a state's anchors that have a picture."""
     held = run("anchors", "list", world.model, "--state", state(world, name), "--json").json["anchors"]

@@ -29,7 +29,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
 
 
-class Holding:
+class SessionAnchors:
     """The anchors that a state holds now, also those whose answers edits correct.
 
     What the base says about them is kept in the folder `cache`; it can be computed again.
@@ -46,19 +46,19 @@ class Holding:
         self._grown = False
 
     @property
-    def anchors(self) -> Sequence[Probe]:
-        """The anchors; a place in them stays, whatever is added."""
+    def questions(self) -> Sequence[Probe]:
+        """The anchors: a place among them stays, whatever is added."""
         return self._held.anchors
 
     @property
     def digest(self) -> str | None:
         """Digest of the anchors; None without any."""
-        return anchors_digest(self.anchors) if self.anchors else None
+        return anchors_digest(self.questions) if self.questions else None
 
     @property
     def most(self) -> int:
         """Number of anchors with those that edits may still bring."""
-        return len(self.anchors) + (PICTURED - self._held.pictured if self._meta.arriving else 0)
+        return len(self.questions) + (PICTURED - self._held.pictured if self._meta.arriving else 0)
 
     @property
     def answers(self) -> Path:
@@ -71,7 +71,7 @@ class Holding:
         """Give an editor the anchors, with their cached answers and directions; see `MoreEditor.hold`."""
         meta, answers = self._meta, self.answers
         asked = self._answers if len(self._answers) == absorb_from else ()  # a later set begins with the one before
-        self._answers = ask_anchors(runtime, self.anchors, answers, known=asked)
+        self._answers = ask_anchors(runtime, self.questions, answers, known=asked)
         ranks = [site.rank for site in editor.records]
         facts = self.digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(self._machine)
         path = self._cache / cache_name("directions", *facts)
@@ -83,9 +83,21 @@ class Holding:
         self._stored, self._grown = (answers, path), False
         editor.release(corrected(self._held, self._ledger, meta.edits))
 
+    def take_answers(self, other: SessionAnchors) -> None:
+        """Take over what the base said about these anchors, where they are the first of another session's.
+
+        Both sessions must be about the same base and recipe.
+        """
+        first, digest, whole = len(self.questions), self.digest, other.answers
+        if digest is None or self.answers.exists() or anchors_digest(other.questions[:first]) != digest:
+            return
+        known = {name: t for name, t in read_cache(whole).items() if int(name.partition(".")[0]) < first}
+        if known:
+            write_cache(self.answers, known)
+
     def load(self, digest: str) -> int:
         """Take the set of anchors with this digest, those of now and more; return how many there were."""
-        known = len(self.anchors)
+        known = len(self.questions)
         self._held.add(load_anchors(self._ledger.folder, digest)[known:])
         return known
 
@@ -109,7 +121,7 @@ class Holding:
 
     def _add(self, editor: MoreEditor, questions: Sequence[Probe], answers: Sequence[Anchor]) -> None:
         if questions:
-            editor.add(answers, len(self.anchors))
+            editor.add(answers, len(self.questions))
             self._answers += answers
             self._held.add(questions, written=False)
             self._grown = True
