@@ -373,11 +373,7 @@ class Model:
 
     @contextmanager
     def _turn(self, *, load: bool = True) -> Iterator[Runtime | None]:
-        """Load the model for one call or block, when that of another thread has ended; without `load` there is none.
-
-        Raises:
-            UsageError: this thread has the model in use already.
-        """
+        """Load the model for one call or block, when that of another thread has ended; without `load` there is none."""
         if not load:
             yield None
             return
@@ -412,11 +408,7 @@ def _path(given: StrPath | None) -> Path | None:
 
 
 def _checked(kind: type[_Options], **values: Any) -> _Options:
-    """Return a record of options whose values are checked: Typer checks those of the command line itself.
-
-    Raises:
-        UsageError: a value is none of what its option takes, or a number is too small.
-    """
+    """Return a record of options whose values are checked: Typer checks those of the command line itself."""
     hints = get_type_hints(kind)
     for name in hints.keys() & values.keys():
         require(name, values[name], hints[name])
@@ -443,11 +435,7 @@ def _flat(given: Iterable[StrPath | Sequence[StrPath]]) -> tuple[Any, ...]:
 
 
 def _several(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
-    """Return a list of texts; one text is a list of one.
-
-    Raises:
-        UsageError: it is a mapping, or holds something else.
-    """
+    """Return a list of texts; one text is a list of one."""
     require(name, given, Iterable[str])
     if isinstance(given, Mapping):
         raise UsageError(f"`{name}` is a mapping", f'write a list: {name}=["KEY=VALUE"]')
@@ -457,11 +445,7 @@ def _several(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _require_lines(edits: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Return edit lines, where they are not one line or a data frame: both would be read key by key.
-
-    Raises:
-        UsageError: they are.
-    """
+    """Return edit lines, where they are not one line or a data frame: both would be read key by key."""
     if isinstance(edits, Mapping):
         raise UsageError("`edits` is one edit line", "give a list of them: `model.edit([line])`")
     if hasattr(edits, "to_dict"):

@@ -130,11 +130,7 @@ class Copying:
             os.fsync(changed.fileno())
 
     def _compare(self, shard: str, piece: tuple[int, int], writes: Iterable[Future[str]]) -> None:
-        """Compare a piece of a shard with the base's, after waiting for the `writes` to that shard and for its copy.
-
-        Raises:
-            StateError: a byte is not the base's.
-        """
+        """Compare a piece of a shard with the base's, after waiting for the `writes` to that shard and for its copy."""
         start, stop = piece
         _wait(writes)
         self._progress.wait_for(shard, start + 1)

@@ -99,12 +99,7 @@ def ask(
 def _said_before(
     image: Sequence[str], video: str | None, messages: Path | None
 ) -> tuple[tuple[ImageSource, ...], tuple[Turn, ...]]:
-    """Return the pictures that every question is about, those of the earlier turns first, and these turns.
-
-    Raises:
-        UsageError: both a picture and a video.
-        DataError: a file is missing, damaged, or holds something else.
-    """
+    """Return the pictures that every question is about, those of the earlier turns first, and these turns."""
     from more_cli.inputs.images import ImageCache, pictures
     from more_cli.inputs.turns import read_messages, turns_of
     from more_cli.inputs.video import frames_of
@@ -120,11 +115,7 @@ def _said_before(
 
 
 def _named(output: Output, words: Sequence[str], state: Path | None, hub: HubOptions) -> tuple[Target, str | None]:
-    """Return the model and the question that the words name: a word that is no checkpoint folder is the question.
-
-    Raises:
-        UsageError: too many words, or one that looks like a folder and is none.
-    """
+    """Return the model and the question that the words name: a word that is no checkpoint folder is the question."""
     model, rest = (Path(words[0]), words[1:]) if _is_model(words, hub) else (None, words)
     if model is None and words:
         refuse_swapped(words[0], words[1:2], "more ask {} {}")

@@ -103,11 +103,7 @@ def edit(
 def _application(
     output: Output, target: Target, edits: list[str], feed: FeedOptions, options: EditOptions
 ) -> Callable[[Machine, Progress, Listener], EditReport]:
-    """Return what applies a file, or a stream as it arrives, or tries edits again.
-
-    Raises:
-        UsageError: what was typed does not go together, or there is nothing to apply.
-    """
+    """Return what applies a file, or a stream as it arrives, or tries edits again."""
     from more_cli.ops.edit import edit_file, edit_stream
     from more_cli.ops.retry import retry
 
@@ -131,11 +127,7 @@ def _for_new_state(target: Target, options: EditOptions) -> EditOptions:
 
 
 def _no_edits(target: Target, options: EditOptions, source: FeedOptions) -> Feed:
-    """Return an empty stream for a call that only consolidates what a state has.
-
-    Raises:
-        UsageError: edits are needed, or the one word is a file of edits and no model is named.
-    """
+    """Return an empty stream for a call that only consolidates what a state has."""
     from more_cli.inputs.feeds import Pipe
     from more_cli.store.state import open_state
 

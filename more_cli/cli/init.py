@@ -92,11 +92,7 @@ def init(
 
 
 def _anchors_file(model: Path, anchors: str | None, source: Path | None, *, none: bool) -> Path | None:
-    """Return the file of anchors that is named; None if some are made from a source, or none are taken.
-
-    Raises:
-        UsageError: options exclude each other, or one is missing.
-    """
+    """Return the file of anchors that is named; None if some are made from a source, or none are taken."""
     from more_cli.ops.auto_anchors import AUTO
 
     if none and anchors is not None:

@@ -96,11 +96,7 @@ def _rated(output: Output, queue: Path) -> Ratings:
 
 
 def _require_extra() -> None:
-    """Check that what the page needs is installed.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Check that what the page needs is installed."""
     for name in ("fastapi", "uvicorn", "python_multipart"):
         if find_spec(name) is None:
             raise UsageError(f"`more review` needs {name}", install_hint("review"))

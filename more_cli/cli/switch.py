@@ -81,12 +81,7 @@ def switch(
 
 
 def _model_and_name(words: list[str]) -> tuple[Path, str | None]:
-    """Return the checkpoint and the name of a state among the words; without a checkpoint it is the one here.
-
-    Raises:
-        UsageError: too many words, or the states in the current folder are not those of exactly one checkpoint.
-        StateError: the first of two words is no checkpoint.
-    """
+    """Return the checkpoint and the name of a state among the words; without a checkpoint it is the one here."""
     if len(words) > 2:
         raise UsageError(f"one name at a time, not {len(words) - 1}", f"type: {USAGE}")
     if len(words) == 2 or (words and names_model(words[0])):

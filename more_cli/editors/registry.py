@@ -136,9 +136,6 @@ def _taught(name: str, own: Collection[str], settings: Sequence[str]) -> tuple[T
     """Return how settings say that an editor is taught, and all other settings.
 
     A key that the editor's `own` numbers have too is theirs.
-
-    Raises:
-        UsageError: a value that such a key cannot have.
     """
     keys = Teaching.model_fields.keys() - set(own)
     mine = tuple(setting for setting in settings if setting.partition("=")[0].strip() in keys)

@@ -97,11 +97,7 @@ class _Rows:
         """What is wrong with it."""
 
     def cells(self) -> list[str] | None:
-        """Read the next row and return its cells; None at the end.
-
-        Raises:
-            DataError: a quote is not closed, or the row is too long, so that it has no end.
-        """
+        """Read the next row and return its cells; None at the end."""
         self.first, self._size, self._quotes, self.problem = self._line_number + 1, 0, 0, None
         try:
             cells = next(self._reader, None)
@@ -215,11 +211,7 @@ def _parquet_problem(path: Path) -> str:
 
 
 def _parquet_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a Parquet file, some at a time.
-
-    Raises:
-        DataError: it cannot be read, or its rows are too large.
-    """
+    """Yield the rows of a Parquet file, some at a time."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 

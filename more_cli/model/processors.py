@@ -97,11 +97,7 @@ class TextProcessor:
 
 
 def _check_sizes(path: Path) -> None:
-    """Refuse files that are too large to be a processor's: they are parsed as a whole, before anything is known.
-
-    Raises:
-        StateError: there is one.
-    """
+    """Refuse files that are too large to be a processor's: they are parsed as a whole, before anything is known."""
     for pattern in _READ_BY_PROCESSORS:
         for file in path.glob(pattern):
             if file.stat().st_size > _FILE_BYTES:
@@ -253,11 +249,7 @@ def without_video(kind: type[Any]) -> type[Any]:
 
 
 def _processor_class(path: Path) -> type[Any]:
-    """Find the class that the folder's files name or, where they name none, the one for its `model_type`.
-
-    Raises:
-        ValueError: there is none, or transformers has no processor of that name.
-    """
+    """Find the class that the folder's files name or, where they name none, the one for its `model_type`."""
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
 
     model_type = _read(path / "config.json").get("model_type")

@@ -218,9 +218,6 @@ class Prompter:
 
         A template is a program of the checkpoint, and what it does can depend on anything, also on the date and on
         chance. So only its texts come into this process, once per form and for all prompters that have it.
-
-        Raises:
-            StateError: it fails, or takes too much time or memory.
         """
         new = [form for form in forms if form not in self._rendered]
         if not new:

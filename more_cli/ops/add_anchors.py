@@ -76,11 +76,7 @@ def add_anchors(
 
 
 def _require_agreement(session: Session, file: Path, questions: Sequence[Probe]) -> None:
-    """Check that no anchor in force has another answer.
-
-    Raises:
-        StreamErrors: one has.
-    """
+    """Check that no anchor in force has another answer."""
     if any(contradictions(session.anchors.questions, questions)):  # else the edits need not be read
         gone = _corrected(session)
         held = (anchor for place, anchor in enumerate(session.anchors.questions) if place not in gone)

@@ -183,11 +183,7 @@ def _build(
     starting: Callable[[Work], None] | None,
     stop: Stop,
 ) -> None:
-    """Build the new state in a draft and put it in its place.
-
-    Raises:
-        StateError: the new state's folder holds the ledger of another one.
-    """
+    """Build the new state in a draft and put it in its place."""
     target, plan = report.target, report.plan
     draft = Draft(target.model, target.folder / f"{plan.command}-{plan.name}.more")
     own, final = draft.folder / draft.ledger_name, target.folder / target.ledger_name

@@ -149,11 +149,7 @@ def _is_step(line: Entry, step: Step, source: SourceState) -> bool:
 
 
 def _is_there(target: Target, plan: Plan) -> bool:
-    """Return whether the new state exists already, with exactly these edits, and with the same of two rivals later.
-
-    Raises:
-        UsageError: it exists and is another, or is one of those that are combined.
-    """
+    """Return whether the new state exists already, with exactly these edits, and with the same of two rivals later."""
     if any(target.sidecar.resolve() == source.path.resolve() for source in plan.sources):
         raise UsageError(f"`{target.sidecar}` is one of the states that are combined", "name a new file with -o")
     if not target.sidecar.exists():

@@ -135,11 +135,7 @@ class _Rows:
             yield Record(record.name, record.line, problem=record.wrong(error.message, error.hint))
 
     def _lines(self, value: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the edit lines of a row, a conversation or a task.
-
-        Raises:
-            DataError: as `rounds_of`, `task_row` and `Columns.edit_line`.
-        """
+        """Return the edit lines of a row, a conversation or a task."""
         form = form_of(value)
         if form and self.report.form == ROWS:
             self.report.form = form

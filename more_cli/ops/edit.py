@@ -358,11 +358,7 @@ class _Run:
             report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
 
     def without_problems(self, items: Iterable[Edit | Problem]) -> Iterator[Edit]:
-        """Yield the edits of a stream, at most `limit`, and report its problems.
-
-        Raises:
-            StreamErrors: there is a problem, and `on_error` is "stop".
-        """
+        """Yield the edits of a stream, at most `limit`, and report its problems."""
         for item in items:
             if isinstance(item, Edit):
                 self.report.total += 1
@@ -377,12 +373,7 @@ class _Run:
             self.report.problems.append(str(item))
 
     def _pending(self, session: Session, edits: Iterable[Edit]) -> Iterator[Edit]:
-        """Yield the edits to apply and count the others as skipped.
-
-        Raises:
-            StreamErrors: the ledger has ids with other content, and `on_error` is "stop": all of a file, the first of
-                a pipe.
-        """
+        """Yield the edits to apply and count the others as skipped."""
         report, statuses = self.report, session.ledger.statuses()
         if isinstance(edits, Sequence) and self.options.on_error == "stop":
             raise_all(problem for edit in edits if (problem := _conflict(session, edit)))

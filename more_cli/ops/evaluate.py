@@ -252,11 +252,7 @@ def _scored(session: Session, probes: Sequence[Probe], progress: Progress, what:
 
 
 def _require_prompts(session: Session, probes: Iterable[Probe], name: str) -> None:
-    """Refuse a file with questions that the model cannot be asked.
-
-    Raises:
-        StreamErrors: there are some; each is named by its id.
-    """
+    """Refuse a file with questions that the model cannot be asked."""
     problems, hint = list[str](), ""
     for probe in probes:
         if may_not_fit(probe, session.runtime.prompter.family) and (error := _misfit(session, probe)):

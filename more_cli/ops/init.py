@@ -141,11 +141,7 @@ def _of_made(chosen: Plan, inputs: Inputs, wanted: Wanted, questions: Sequence[P
 
 
 def _refuse_other_anchors(target: Target, questions: Sequence[Probe]) -> None:
-    """Refuse to make a state again, for the ledger that it had, with other anchors than those kept in its folder.
-
-    Raises:
-        StateError: they are others.
-    """
+    """Refuse to make a state again, for the ledger that it had, with other anchors than those kept in its folder."""
     kept, lines = target.folder / FILE, len(Ledger(target.folder).history)
     if lines and kept.is_file() and sha256_file(kept) != anchors_digest(questions):
         what = f"`{target.sidecar}` is gone, and its ledger of {counted(lines, 'line')} began with other anchors"
@@ -154,23 +150,14 @@ def _refuse_other_anchors(target: Target, questions: Sequence[Probe]) -> None:
 
 
 def _check(target: Target) -> None:
-    """Check where the state lies and, if it exists, that it has its ledger, before a folder is made.
-
-    Raises:
-        UsageError, StateError: as `Target.require_place`; also the ledger is missing.
-    """
+    """Check where the state lies and, if it exists, that it has its ledger, before a folder is made."""
     target.require_place()
     if target.sidecar.exists():
         require_ledger(load_meta(target.sidecar), Ledger(target.folder), target.sidecar)
 
 
 def _require_loadable(chosen: Plan, anchors: int, machine: Machine) -> int:
-    """Return the bytes that editing with so many anchors takes beside the weights.
-
-    Raises:
-        StateError: the weights cannot be computed with here.
-        ResourceError: memory does not suffice.
-    """
+    """Return the bytes that editing takes beside the weights; refuse what cannot be edited here."""
     checkpoint, blueprint = chosen.checkpoint, chosen.blueprint
     import_library(checkpoint)
     require_right(checkpoint, machine)
@@ -229,11 +216,7 @@ def _fresh(chosen: Plan) -> State:
 def _existing(
     target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[Edit], wanted: Wanted
 ) -> InitReport | None:
-    """Return a report on an equal state that exists; None if there is no state.
-
-    Raises:
-        StateError: another state exists.
-    """
+    """Return a report on an equal state that exists; None if there is no state."""
     if not target.sidecar.exists():
         return None
     existing = load_state(target.sidecar)

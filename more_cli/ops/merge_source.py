@@ -69,11 +69,7 @@ def source_of(edited: Checkpoint, sites: Sequence[SiteRecord], into: Path | None
 
 
 def _same_weights(packed: Checkpoint, full: Checkpoint, progress: Progress) -> dict[str, str]:
-    """Return each tensor's key in the full-precision checkpoint, once all of them were compared.
-
-    Raises:
-        StateError: one of them differs by more than rounding.
-    """
+    """Return each tensor's key in the full-precision checkpoint, once all of them were compared."""
     from more_cli.model.keymap import key_map, meta_model
 
     ours, theirs = meta_model(packed), meta_model(full)

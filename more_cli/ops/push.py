@@ -121,11 +121,7 @@ def _of_folder(folder: Path) -> Iterator[Path]:
 
 
 def _require_names(names: Iterable[str]) -> None:
-    """Check that the hub can have these names.
-
-    Raises:
-        StateError: one is not UTF-8.
-    """
+    """Check that the hub can have these names."""
     for name in names:
         if not is_utf8(name):
             raise StateError(f"{name}: its name is not UTF-8", "rename it")

@@ -101,11 +101,7 @@ def _planned(old: SourceState, meta: StateMeta) -> Plan:
 
 
 def _setup(old: SourceState, model: Path, checkpoint: Checkpoint) -> StateMeta:
-    """Return what the new state is made with: the recipe of the old one, and sites, prompts and hashes of the new base.
-
-    Raises:
-        StateError: the new base has another architecture.
-    """
+    """Return what the new state is made with: the old recipe, and sites, prompts and hashes of the new base."""
     recipe = old.meta.recipe
     new = str(checkpoint.config.get("model_type"))
     before = _model_type(model)
@@ -147,11 +143,7 @@ def _other(checkpoint: Checkpoint, model: Path, reason: str) -> StateError:
 
 
 def _is_there(target: Target, plan: Plan) -> bool:
-    """Return whether the new state exists already: for this base, with exactly these edits.
-
-    Raises:
-        UsageError: it exists and is another, or is the one with the edits.
-    """
+    """Return whether the new state exists already: for this base, with exactly these edits."""
     if not target.sidecar.exists():
         return False
     if target.sidecar.resolve() == plan.start.path.resolve():

@@ -89,12 +89,7 @@ def _dry_run(report: EditReport, words: Sequence[str], options: EditOptions) -> 
 
 
 def _chosen(ledger: Ledger, words: Sequence[str], options: EditOptions, notes: list[str]) -> list[str]:
-    """Return the edits to try again, in the order of the history; note how many of a file are not applied yet.
-
-    Raises:
-        UsageError: an id is unknown, or its edit did not fail.
-        DataError: a file of edits has problems.
-    """
+    """Return the edits to try again, in the order of the history; note how many of a file are not applied yet."""
     failed, statuses, wanted = [edit.id for edit in ledger.failed()], ledger.statuses(), set[str]()
     for word in words:
         if word not in statuses and Path(word).is_file():

@@ -96,11 +96,7 @@ class Guard:
             await answer(scope, receive, sent)
 
     def _checked(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that brings the token, None for one that the page answers.
-
-        Raises:
-            _Refused: anything else.
-        """
+        """Return the answer to a request that brings the token, None for one that the page answers."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:

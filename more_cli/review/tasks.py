@@ -246,22 +246,14 @@ def _line(draft: Draft, pictures: Pictures) -> dict[str, Any]:
 
 
 def _beside(target: Target, name: str, what: str) -> Path:
-    """Return the path of a name in the folder of the state.
-
-    Raises:
-        UsageError: it is a path.
-    """
+    """Return the path of a name in the folder of the state."""
     if name in ("", ".", "..", ".more") or Path(name).name != name:
         raise UsageError(f"`{shorten(name)}` is not a name of a {what}", "type a name without `/`")
     return target.sidecar.parent / name
 
 
 def _sources(pictures: Pictures, digest: str) -> Sequence[ImageSource]:
-    """Return the picture of a form; none if no picture was chosen.
-
-    Raises:
-        DataError: it is gone.
-    """
+    """Return the picture of a form; none if no picture was chosen."""
     if not digest:
         return ()
     source = pictures.find(digest)

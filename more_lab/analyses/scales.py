@@ -145,12 +145,7 @@ def module_parts(runtime: Runtime) -> list[tuple[str, int, str]]:
 
 @contextmanager
 def _opened(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Iterator[tuple[Runtime, list[Encoded]]]:
-    """Yield the unedited model of runs and the questions of the first one's edits that have images.
-
-    Raises:
-        NotKept: the runs are of several models, or there is nothing to read.
-        StateError: the model is not the one of the run, or its text layers read no images as tokens.
-    """
+    """Yield the unedited model of runs and the questions of the first one's edits that have images."""
     run, models = runs[0], sorted({str(run.record.model) for run in runs})
     if len(models) > 1:
         raise NotKept(f"this is about one model, and the runs are of {' and '.join(models)}", "give the runs of one")

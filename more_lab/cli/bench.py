@@ -108,11 +108,7 @@ def bench(
 
 
 def _located(model: Path, state: Path | None, *, new: bool) -> Target:
-    """Return the checkpoint and its state; one that is named, in `more.toml` too if no `new` one is made, is there.
-
-    Raises:
-        StateError: it is not.
-    """
+    """Return the checkpoint and its state; one that is named, in `more.toml` too if no `new` one is made, is there."""
     from more_cli.store.state import load_meta
 
     target = locate(model, state)

@@ -156,12 +156,7 @@ def _measured(
     editors: Sequence[str],
     output: Output,
 ) -> list[Reproduction]:
-    """Measure every exhibit on its models.
-
-    Raises:
-        UsageError: none of them runs one of these editors, or two models have one name.
-        MoreError: nothing could be run; the first reason.
-    """
+    """Measure every exhibit on its models."""
     from more_lab.paper.reproduce import Measurement, Sources, placed
     from more_lab.render.reproduction import of_reproductions
 
@@ -206,11 +201,7 @@ def _list(output: Output) -> None:
 
 
 def _write_kit(output: Output, out: Path | None) -> None:
-    """Write the kit for a real model.
-
-    Raises:
-        UsageError: no folder was named, or it is not empty.
-    """
+    """Write the kit for a real model."""
     from more_lab.outputs.comparisons import KitOutput
     from more_lab.paper.kit_folder import write_kit
 

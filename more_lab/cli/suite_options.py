@@ -230,11 +230,7 @@ def _numbers(flag: str, text: str) -> tuple[int, ...]:
 
 
 def _marks(text: str) -> tuple[int, ...]:
-    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`, from 1 to `MOST`.
-
-    Raises:
-        ValueError: not such a list.
-    """
+    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`, from 1 to `MOST`."""
     parts = [part.partition("-") for part in text.split(",") if part.strip()]
     ends = [(int(first), int(last) if dash else int(first)) for first, dash, last in parts]
     if any(not 1 <= first <= last <= MOST for first, last in ends) or sum(last - first for first, last in ends) > MOST:

@@ -114,11 +114,7 @@ def sweep(
 
 
 def _runner(resources: JobOptions) -> Runner:
-    """Return what runs the jobs.
-
-    Raises:
-        UsageError: Ray is not installed, or no cluster is at the address.
-    """
+    """Return what runs the jobs."""
     from more_lab.sweep.jobs import here, on_ray, processes
 
     if resources.address is not None:
@@ -147,11 +143,7 @@ def _models(found: SweepFile) -> dict[str, Path]:
 
 
 def _show_plan(output: Output, found: SweepFile, jobs: Sequence[Job], folder: SweepFolder) -> None:
-    """Show what would run, and how long it takes if equal work was done before in this folder.
-
-    Raises:
-        FailedEditsError: something cannot run.
-    """
+    """Show what would run, and how long it takes if equal work was done before in this folder."""
     from more_lab.outputs.experiments import PlannedJob, SweepPlanOutput, problems_of
     from more_lab.sweep.folder import unfinished
 
@@ -244,11 +236,7 @@ def _write(folder: SweepFolder, lines: Mapping[str, Mapping[str, Any]], page: Pa
 
 
 def _close(output: Output, folder: SweepFolder, problems: Mapping[str, str], done: int, noun: str) -> None:
-    """Name what failed and where the results are.
-
-    Raises:
-        FailedEditsError: something failed.
-    """
+    """Name what failed and where the results are."""
     for label, reason in problems.items():
         output.line(f"failed: {label}: {reason}")
     output.note(f"results: {folder.path / 'results.jsonl'}; report: {folder.path / 'report.html'}")

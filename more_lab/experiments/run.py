@@ -108,11 +108,7 @@ class LabTask(SuiteTask):
         return replace(run, journal=RunJournal(keep.folder), observer=Keeper(keep, record, self.progress))
 
     def _calibrated(self, plan: Plan) -> Plan:
-        """Return the plan with the best setting of those tried; an equal earlier calibration is read from the cache.
-
-        Raises:
-            UsageError: the suite has no calibration pool.
-        """
+        """Return the plan with the best setting of those tried; an equal earlier calibration is read from the cache."""
         suite, options, reproduce = self.suite, self.options, plan.reproduce
         if "calibration" not in suite.pools:
             raise UsageError(f"suite `{suite.name}` has no calibration pool here", "drop --calibrate")

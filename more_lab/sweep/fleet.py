@@ -95,11 +95,7 @@ class Member:
             return False
 
     def _claim(self, target: Target) -> None:
-        """Note whose state this is, before it is made.
-
-        Raises:
-            UsageError: it is there, and of other edits, settings, weights or versions.
-        """
+        """Note whose state this is, before it is made."""
         note = self.out / "key"
         with disk_errors(note):
             owner = note.read_text(encoding="utf-8") if note.exists() else ""
@@ -144,11 +140,7 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
 
 
 def _recipe(sweep: SweepFile, name: str) -> Recipe:
-    """Return the recipe of a checkpoint, with the settings of the fleet.
-
-    Raises:
-        UsageError: unknown recipe or value.
-    """
+    """Return the recipe of a checkpoint, with the settings of the fleet."""
     assert isinstance(sweep.table, Fleet)
     try:
         return load_recipe(name, sweep.table.settings)

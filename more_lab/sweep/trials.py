@@ -126,11 +126,7 @@ class _Maker:
         """Identities of all anchors by suite: no trial is scored on one, so that all have the same probes."""
 
     def _all_anchors(self) -> dict[Source, frozenset[tuple[str, str]]]:
-        """Return the identities of the anchors of all trials by suite.
-
-        Raises:
-            UsageError: no editor uses anchors, or a suite has no pool to make them from.
-        """
+        """Return the identities of the anchors of all trials by suite."""
         held: dict[Source, set[tuple[str, str]]] = {}
         for names in {replace(names, order=0, limit=0): None for names in self.sweep.combinations()}:
             if given := self._anchors_of(names):
