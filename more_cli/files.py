@@ -369,6 +369,20 @@ def append_line(fd: int, line: bytes) -> None:
         raise
 
 
+def add_line(path: Path, line: bytes) -> None:
+    """Append ``line`` to a file, made if it is missing, and wait until it is on disk.
+
+    Raises:
+        StateError, ResourceError: see `disk_errors`.
+    """
+    with disk_errors(path):
+        fd = open_to_append(path)
+        try:
+            append_line(fd, line)
+        finally:
+            os.close(fd)
+
+
 def cut(fd: int, size: int) -> None:
     """Shorten an open file to ``size`` bytes and wait until that is on disk."""
     _truncate(fd, size)

@@ -360,9 +360,7 @@ def test_lines_are_appended_as_bytes_where_the_system_would_translate_newlines(
     monkeypatch.setattr(
         os, "open", lambda path, flags, mode: opened.append(flags) or real(path, flags & ~(1 << 28), mode)
     )
-    descriptor = files.open_to_append(tmp_path / "lines")
-    files.append_line(descriptor, b"one\n")
-    os.close(descriptor)
+    files.add_line(tmp_path / "lines", b"one\n")
     assert opened[0] & (1 << 28)
     assert (tmp_path / "lines").read_bytes() == b"one\n"
 

@@ -56,7 +56,6 @@ class Pipe(Feed):
         self.name = name
 
     def records(self) -> Iterator[Record]:
-        """Yield the records as they arrive."""
         return lines(self._closable(), self.name)
 
     def _closable(self) -> BinaryIO:

@@ -218,13 +218,11 @@ class TrainedBasisBranch(Branch):
         self.A = value.to(self.dtype)
 
     def insert(self, model: nn.Module) -> Callable[[], None]:
-        """Attach to the Linear."""
         remove = super().insert(model)
         self.basis = self._basis
         return remove
 
     def start_recording(self, *, add: bool = False) -> None:
-        """Drop what earlier passes recorded and record the next one; with `add` gradients are summed over passes."""
         super().start_recording(add=add)
         if not add:
             self._basis_gradient = torch.zeros_like(self._basis)

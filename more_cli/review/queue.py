@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from more_cli.errors import DataError
-from more_cli.files import append_line, disk_errors, open_to_append
+from more_cli.files import add_line, disk_errors
 from more_cli.inputs.images import ImageCache
 from more_cli.inputs.ratings import Mistake, Ratings
 from more_cli.inputs.turns import shown_in
@@ -73,13 +72,9 @@ class Queue:
             StateError, ResourceError: the file cannot be written.
         """
         line, start = {"key": key, "what": what}, "\n" if self._torn else ""
-        with self._lock, disk_errors(self._path):
-            descriptor = open_to_append(self._path)
-            try:
-                append_line(descriptor, f"{start}{canonical_json(line)}\n".encode())
-                self._torn = False
-            finally:
-                os.close(descriptor)
+        with self._lock:
+            add_line(self._path, f"{start}{canonical_json(line)}\n".encode())
+            self._torn = False
             self._note(line)
 
     def _note(self, line: object) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from more_cli.editors.base import Editor, EditOutcome
 from more_cli.evaluation.probes import ProbeScore
-from more_cli.files import append_line, disk_errors, open_to_append, replacing
+from more_cli.files import add_line, disk_errors, replacing
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json
 
@@ -81,13 +80,7 @@ class RunJournal:
 
     def add(self, line: dict[str, Any]) -> None:
         """Append the measurements of one step."""
-        path = self.folder / LINES
-        with disk_errors(path):
-            fd = open_to_append(path)
-            try:
-                append_line(fd, _as_lines(line))
-            finally:
-                os.close(fd)
+        add_line(self.folder / LINES, _as_lines(line))
         self.lines.append(line)
 
     def save(self, editor: Editor) -> None:

@@ -62,7 +62,6 @@ class WritingEditor(AttachedEditor[Place]):
                 self._values = self.state_dict()
 
     def reset(self) -> None:
-        """Forget everything that was written."""
         assert self._attached is None, "detach the editor first"
         self._values = {}
 
@@ -71,6 +70,5 @@ class WritingEditor(AttachedEditor[Place]):
         return dict(self._values) if self._attached is None else self.written(self._attached[1])
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what was written."""
         assert self._attached is None, "detach the editor first"
         self._values = dict(tensors)

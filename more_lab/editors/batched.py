@@ -83,7 +83,6 @@ class Batched(Wrapped[None]):
         return super().constants() | {"batch": self.size}
 
     def reset(self) -> None:
-        """Forget every edit."""
         super().reset()
         self._waiting, self._number, self._written = {}, 0, 0
 

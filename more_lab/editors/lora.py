@@ -115,7 +115,6 @@ class LoraAllEditor(LoraEditor):
         return float(sum(map(len, batches)))
 
     def reset(self) -> None:
-        """Forget every correction."""
         super().reset()
         self._number, self._trained, self._past = 0, 0, {}
 

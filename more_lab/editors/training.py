@@ -100,7 +100,6 @@ class TrainedEditor(WritingEditor[list[Trained]], JointEditor):
         return {part.module: part.values() for part in self.working[1]}
 
     def restore(self, before: Any) -> None:
-        """Go back to these weights."""
         for part in self.working[1]:
             part.load(before[part.module])
 

@@ -89,12 +89,10 @@ class UltraEditor(WeightEditor):
         return dict(self._fitted)
 
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the statistics that editing starts with."""
         self._fitted = dict(tensors)
         self._restore(self._fitted)
 
     def fit_constants(self) -> dict[str, Any]:
-        """Return the numbers that decide the statistics."""
         return {"layers": self.tuning.layers, "warm": self.tuning.warm}
 
     def snapshot(self) -> Any:
@@ -102,7 +100,6 @@ class UltraEditor(WeightEditor):
         return super().snapshot(), self._statistics()
 
     def restore(self, before: Any) -> None:
-        """Go back to these."""
         written, statistics = before
         super().restore(written)
         self._restore(statistics)
@@ -156,7 +153,6 @@ class UltraEditor(WeightEditor):
             self._moments[shape].load_state_dict(parts)
 
     def reset(self) -> None:
-        """Go back to the base's weights and the fitted statistics."""
         super().reset()
         self._restore(self._fitted)
 
@@ -165,7 +161,6 @@ class UltraEditor(WeightEditor):
         return super().state_dict() | self._statistics()
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
         super().load_state_dict({name: value for name, value in tensors.items() if not name.startswith(MOMENTS)})
         self._restore(tensors)
 

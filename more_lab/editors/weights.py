@@ -94,7 +94,6 @@ class WeightEditor(WritingEditor[dict[str, Delta]], JointEditor):
         return {path: delta.value for path, delta in self.deltas.items()}
 
     def restore(self, before: Any) -> None:
-        """Go back to these."""
         for path, value in before.items():
             self.deltas[path].value = value
 

@@ -24,43 +24,33 @@ class Wrapped(AttachedEditor[Place]):
         self.teaching = inner.teaching
 
     def fit(self, data: FitData) -> dict[str, Any]:
-        """Fit the rival."""
         return self.inner.fit(data)
 
     def fitted(self) -> dict[str, Tensor]:
-        """Return what the rival's `fit` made."""
         return self.inner.fitted()
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore it."""
         self.inner.load_fitted(tensors)
 
     def fit_constants(self) -> dict[str, Any]:
-        """Return the numbers that decide the rival's fit."""
         return self.inner.fit_constants()
 
     def footprint(self) -> Footprint:
-        """Return what the rival keeps."""
         return self.inner.footprint()
 
     def changes(self) -> dict[str, Change]:
-        """Return the rival's changes of weights."""
         return self.inner.changes()
 
     def constants(self) -> dict[str, Any]:
-        """Return the rival's numbers."""
         return self.inner.constants()
 
     def reset(self) -> None:
-        """Forget every edit."""
         self.inner.reset()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the rival's tensors."""
         return self.inner.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore them."""
         self.inner.load_state_dict(tensors)
 
 

@@ -65,7 +65,6 @@ class LabTask(SuiteTask):
         return Fits(self.options.folder, self.suite, facts, self.progress)
 
     def run(self) -> SuiteReport:
-        """Run what no earlier run did, and return the whole report."""
         result = super().run()
         result.fit = self.fits.known(self.plan().editor)
         return result

@@ -8,7 +8,6 @@ in `timings.jsonl` alone.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from statistics import median
 from typing import Any, cast
 
 from more_cli.errors import UsageError
-from more_cli.files import append_line, disk_errors, open_to_append, replacing
+from more_cli.files import add_line, disk_errors, replacing
 from more_cli.progress import Progress
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json, finite
@@ -72,7 +71,7 @@ class SweepFolder:
             scratch.write_text(f"{canonical_json(finite(outcome.values))}\n", encoding="utf-8")
         if outcome.seconds is not None:
             line = {"key": job.key, "label": job.label, "group": job.group, "seconds": round(outcome.seconds, 3)}
-            self._append(f"{canonical_json(line)}\n".encode())
+            add_line(self.path / TIMINGS, f"{canonical_json(line)}\n".encode())
 
     def times(self) -> dict[str, float]:
         """Return the median seconds of the finished jobs of each group."""
@@ -88,15 +87,6 @@ class SweepFolder:
         path = self.path / RESULTS
         with replacing(path) as scratch, disk_errors(path), open(scratch, "w", encoding="utf-8", newline="\n") as file:
             file.writelines(f"{canonical_json(finite({'key': key, **lines[key]}))}\n" for key in sorted(lines))
-
-    def _append(self, line: bytes) -> None:
-        path = self.path / TIMINGS
-        with disk_errors(path):
-            fd = open_to_append(path)
-            try:
-                append_line(fd, line)
-            finally:
-                os.close(fd)
 
 
 @dataclass(frozen=True)

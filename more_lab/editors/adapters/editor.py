@@ -205,7 +205,6 @@ class VisEdit(FittedEditor[nn.ModuleList]):
         return dict(self._signals)
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore them."""
         assert self._attached is None, "detach the editor first"
         self._signals = dict(tensors)
 
@@ -221,7 +220,6 @@ class DualEdit(VisEdit):
 
     @property
     def acts(self) -> list[tuple[float, Seen]]:
-        """Depth of each adapter, and which tokens it changes; the first one comes first."""
         found: list[tuple[float, Seen]] = [(self.tuning.depth, "image"), (self.tuning.text_depth, "text")]
         return sorted(found)
 

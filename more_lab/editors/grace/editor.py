@@ -109,7 +109,6 @@ class GraceEditor(RoutedEditor):
         return {"radius": float(self._radius), "unit": float(self._unit), "prompts": len(prompts)}
 
     def fit_constants(self) -> dict[str, Any]:
-        """Return what decides the fit."""
         return self.tuning.model_dump(mode="json", include={"depth", "quantile", "seed"})
 
     def fitted(self) -> dict[str, Tensor]:
@@ -117,7 +116,6 @@ class GraceEditor(RoutedEditor):
         return {"radius": self._radius, "unit": self._unit}
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore both."""
         self._radius, self._unit = tensors["radius"], tensors["unit"]
 
     def learn(self, encoded: Encoded, first: EditScore, context: EditContext, work: Work) -> bool:
@@ -163,7 +161,6 @@ class GraceEditor(RoutedEditor):
         return math.isfinite(loss) and bool(torch.isfinite(values[entry]).all())
 
     def reset(self) -> None:
-        """Empty the codebook."""
         assert self._attached is None, "detach the editor first"
         self.codebook = Codebook()
 
@@ -172,5 +169,4 @@ class GraceEditor(RoutedEditor):
         return self.codebook.state()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the codebook."""
         self.codebook = Codebook.of(tensors)

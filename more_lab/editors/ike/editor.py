@@ -252,13 +252,11 @@ class IkeEditor(AttachedEditor[Reader]):
         return self._bank.tensors() | {"centres": self._centres, "threshold": torch.tensor(self._threshold)}
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `fit` made."""
         assert self._attached is None, "detach the editor first"
         self._bank, self._centres = Bank.load(tensors), tensors["centres"]
         self._threshold = float(tensors["threshold"])
 
     def reset(self) -> None:
-        """Forget every fact."""
         assert self._attached is None, "detach the editor first"
         self._facts, self._keys = [], []
 
@@ -269,7 +267,6 @@ class IkeEditor(AttachedEditor[Reader]):
         return {"facts": packed([asdict(fact) for fact in self._facts]), "keys": torch.stack(self._keys)}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the facts."""
         assert self._attached is None, "detach the editor first"
         values: list[Any] = unpacked(tensors["facts"]) if tensors else []
         self._facts = [Fact(**value | {"demonstrations": tuple(value["demonstrations"])}) for value in values]

@@ -132,7 +132,6 @@ class LiveEdit(FittedEditor[ExpertNet]):
         return self._fresh(reps.states.shape[-1], int(reps.vision.sum())).to(reps.states.device)
 
     def as_large(self, tensors: dict[str, Tensor]) -> ExpertNet:
-        """Return networks of the sizes of these weights."""
         image, hidden = tensors["sentinel"].shape
         return self._fresh(hidden, image)
 
@@ -190,7 +189,6 @@ class LiveEdit(FittedEditor[ExpertNet]):
         return dict(self._experts)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the experts."""
         assert self._attached is None, "detach the editor first"
         self._experts = dict(tensors)
 
@@ -199,5 +197,4 @@ class LiveEdit(FittedEditor[ExpertNet]):
         return {"ids": self._ids}
 
     def load_notes(self, notes: Mapping[str, Any]) -> None:
-        """Restore the ids."""
         self._ids = list(notes["ids"])

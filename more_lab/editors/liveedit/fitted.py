@@ -117,7 +117,6 @@ class FittedEditor(AttachedEditor[list[str]], Generic[Net]):
         return {} if self._net is None else self._net.state_dict()
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the networks."""
         net = self.as_large(tensors)
         net.load_state_dict(tensors)
         self._net = net.requires_grad_(False)

@@ -74,7 +74,6 @@ class AlphaEditor(BandEditor):
         return found
 
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the tensors of `fitted`."""
         paths = [name.removeprefix("values.") for name in tensors if name.startswith("values.")]
         self._eigen = {path: (tensors[f"values.{path}"], tensors[f"vectors.{path}"]) for path in paths}
         super().load_fitted(tensors)
@@ -102,7 +101,6 @@ class AlphaEditor(BandEditor):
         return {"null_space": free}
 
     def fit_constants(self) -> dict[str, Any]:
-        """Return what decides which keys are read, and how they count."""
         return super().fit_constants() | {"apart": self.tuning.apart}
 
     def protect(self, anchors: Sequence[Anchor]) -> None:
@@ -148,7 +146,6 @@ class AlphaEditor(BandEditor):
         return Footprint(found.fixed - past, past, found.fitted)
 
     def reset(self) -> None:
-        """Forget every edit."""
         super().reset()
         self._past = {}
 
@@ -158,7 +155,6 @@ class AlphaEditor(BandEditor):
         return written | {f"{path}{PAST}": value for path, value in self._past.items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the tensors of `state_dict`."""
         super().load_state_dict(tensors)
         self._past = {name.removesuffix(PAST): value for name, value in tensors.items() if name.endswith(PAST)}
 

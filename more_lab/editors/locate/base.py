@@ -95,7 +95,6 @@ class LocateEditor(WeightEditor):
         return self._keys.tensors() | self._material.tensors()
 
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the tensors of `fitted`."""
         assert self._attached is None, "detach the editor first"
         self._keys = Keys.of(tensors)
         self._material = Material.of(tensors)
@@ -106,7 +105,6 @@ class LocateEditor(WeightEditor):
         """Derive from the second moments what an edit needs, and return facts about it."""
 
     def fit_constants(self) -> dict[str, Any]:
-        """Return what decides which keys are read and what is drawn."""
         return {name: getattr(self.tuning, name) for name in _FITTED}
 
     def footprint(self) -> Footprint:

@@ -80,12 +80,10 @@ class DeltaEditor(AlphaEditor):
         return super().snapshot(), self._noise
 
     def restore(self, before: Any) -> None:
-        """Go back to these."""
         written, self._noise = before
         super().restore(written)
 
     def reset(self) -> None:
-        """Forget every edit."""
         super().reset()
         self._noise = torch.zeros(3, dtype=torch.float64)
 
@@ -94,7 +92,6 @@ class DeltaEditor(AlphaEditor):
         return super().state_dict() | ({NOISE: self._noise} if self._noise[2] else {})
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the tensors of `state_dict`."""
         super().load_state_dict({name: value for name, value in tensors.items() if name != NOISE})
         self._noise = tensors.get(NOISE, torch.zeros(3, dtype=torch.float64))
 

@@ -159,7 +159,6 @@ class MendEditor(WeightEditor):
         return dict(self._fitted)
 
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the networks."""
         self._fitted, self._net = dict(tensors), None
 
     def factors(self, edits: Sequence[Encoded], anchors: Sequence[Anchor] = ()) -> list[Factors]:
@@ -183,7 +182,6 @@ class MendEditor(WeightEditor):
         return super().snapshot(), dict(self._rows)
 
     def restore(self, before: Any) -> None:
-        """Go back to these."""
         values, self._rows = before
         super().restore(values)
 
@@ -223,7 +221,6 @@ class MendEditor(WeightEditor):
         return super().state_dict() | {f"{ROWS}{path}": rows for path, rows in self._rows.items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
         super().load_state_dict({name: value for name, value in tensors.items() if not name.startswith(ROWS)})
         self._rows = {name.removeprefix(ROWS): value for name, value in tensors.items() if name.startswith(ROWS)}
 

@@ -93,7 +93,6 @@ class SeracEditor(AttachedEditor[dict[int, Words]]):
         return {} if self._nets is None else dict(self._nets.state_dict())
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the weights of both networks."""
         assert self._attached is None, "detach the editor first"
         width, size = tensors["scope.into.into.weight"].shape
         self._nets = make_nets(size, self.tuning, width)
@@ -166,7 +165,6 @@ class SeracEditor(AttachedEditor[dict[int, Words]]):
         return found
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore every correction."""
         assert self._attached is None, "detach the editor first"
         self._memory = {}
         for number in sorted({int(name.partition(".")[0]) for name in tensors}):

@@ -159,7 +159,6 @@ class WiseEditor(RoutedEditor):
         return float(memory.distance(inputs))
 
     def fit_constants(self) -> dict[str, Any]:
-        """Return what decides the fit."""
         return self.tuning.model_dump(mode="json", include={"depth", "steps", "rate", "mask", "bound", "seed"})
 
     def fitted(self) -> dict[str, Tensor]:
@@ -168,7 +167,6 @@ class WiseEditor(RoutedEditor):
         return kept | {"unit": self._unit, "size": self._size}
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore them."""
         self._unit, self._size = tensors["unit"], tensors["size"]
         self._unrelated = [tensors[f"unrelated.{number}"] for number in range(len(tensors) - 2)]
 
@@ -236,7 +234,6 @@ class WiseEditor(RoutedEditor):
         return parts.mean() + (tuning.in_margin - own).relu()
 
     def reset(self) -> None:
-        """Drop every memory."""
         assert self._attached is None, "detach the editor first"
         self.memories, self._edits = [], 0
 
@@ -251,7 +248,6 @@ class WiseEditor(RoutedEditor):
             yield f"{number}.least", torch.tensor(memory.least, dtype=torch.float64)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the memories."""
         self._edits = int(tensors["edits"]) if tensors else 0
         device = self.runtime.device_of(self.path) if self._attached else torch.device("cpu")
         self.memories = [
