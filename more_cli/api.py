@@ -398,7 +398,6 @@ class Model:
 
 
 def _results(report: EditReport) -> Table[EditReport]:
-    """Return a row per edit that was applied."""
     rows = [EditResult.of_entry(entry, report.statuses[entry.id]).model_dump() for entry in report.entries]
     return Table(tuple(rows), report)
 

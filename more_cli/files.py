@@ -279,7 +279,6 @@ def _sweep(target: Path) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a process may be running."""
     if os.name == "nt":  # os.kill would end the process there
         return True
     try:

@@ -179,7 +179,6 @@ class _Typed:
 
 
 def _show(output: Output, target: Target, merged: Path | None, answers: Answers) -> None:
-    """Show what was asked and the answers to it, side by side."""
     from more_cli.outputs.evaluations import AskOutput
 
     output.json(

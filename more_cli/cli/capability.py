@@ -40,7 +40,6 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
 
 
 def _show_capability(output: Output, report: CapabilityReport) -> None:
-    """Show accuracy, accuracy+, score and unparsable answers per category, and the change from base to state."""
     from more_cli.render.pages import yes_no_cells
 
     if output.as_json:

@@ -70,7 +70,6 @@ def combine(
 
 
 def _show(output: Output, report: AssemblyReport) -> None:
-    """Show which edits the new state has, which stay out, and which have another status than before."""
     from more_cli.outputs.shared import CombineOutput
 
     output.json(CombineOutput.of_report(report))

@@ -81,7 +81,6 @@ def _leave(output: Output, folder: Path, go_on: str, anew: str) -> None:
 
 
 def _show_demo(output: Output, report: DemoReport) -> None:
-    """Show three answers of every edit, how many hold at the end, how many the merge lost, and what to do next."""
     from more_cli.evaluation.per_edit import variants
     from more_cli.outputs.edits import WholeStream
     from more_cli.outputs.evaluations import DemoOutput

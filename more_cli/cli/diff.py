@@ -63,7 +63,6 @@ def diff(
 
 
 def _show_setup(output: Output, report: DiffReport) -> None:
-    """Show what the states were made with, where it differs."""
     names = str(report.first.path), str(report.second.path)
     rows = [(name, *(shorten(str(value), 40) for value in values)) for name, values in report.setup.items()]
     only = [counted(len(questions), "anchor") for questions in report.anchors]
@@ -72,7 +71,6 @@ def _show_setup(output: Output, report: DiffReport) -> None:
 
 
 def _show_edits(output: Output, report: DiffReport) -> None:
-    """Show the edits that the states do not hold alike, and those that contradict each other."""
     columns = "edit", str(report.first.path), str(report.second.path), "question", "target"
     rows = [
         (each.edit.id, *(held.status if held else "-" for held in (each.first, each.second)), *_content(each))
@@ -103,7 +101,6 @@ def _content(each: Difference) -> list[str]:
 
 
 def _show_answers(output: Output, report: DiffReport) -> None:
-    """Show the questions to which the states give different answers."""
     columns = "edit", "question", "target", str(report.first.path), str(report.second.path)
     rows = [
         (each.edit.id, each.edit.entry.question, each.edit.entry.target, each.first, each.second)

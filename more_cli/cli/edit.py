@@ -228,7 +228,6 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool, retry:
 
 
 def _show_failed(output: Output, report: EditReport) -> None:
-    """Show the first edits of this run that failed, each with its reason."""
     failed = set(report.failed)
     entries = [entry for entry in report.entries if entry.id in failed]
     rows = list[tuple[object, ...]]()

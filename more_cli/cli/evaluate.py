@@ -100,7 +100,6 @@ def _check_together(on_suite: SuiteOptions, tracker: TrackOptions, probes: Path 
 
 
 def _show_eval(output: Output, report: EvalReport) -> None:
-    """Show the headline, every metric, the answers that are not as expected, the gates, and the failed edits."""
     if output.as_json:
         from more_cli.outputs.evaluations import EvalOutput
 

@@ -51,7 +51,6 @@ def export(
 
 
 def _show_export(output: Output, report: ExportReport) -> None:
-    """Show what was written, how many modules of the model it changes, and the edits that do not stand."""
     from more_cli.outputs.products import ExportOutput
     from more_cli.store.entry import failed_sentence
 

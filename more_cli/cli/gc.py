@@ -41,7 +41,6 @@ def gc(
 
 
 def _show_gc(output: Output, report: GcReport) -> None:
-    """List what was removed, or would be."""
     from more_cli.outputs.states import GcOutput
 
     output.json(GcOutput.of(report, state=report.target.sidecar, bytes=report.size))

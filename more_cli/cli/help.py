@@ -67,8 +67,8 @@ class Group(typer.core.TyperGroup):
         _write_parameters(self.get_params(ctx), formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = [(panel, (name, _first(text))) for name, panel, text in self.summaries(ctx)]
-        _write_sections(rows, formatter)
+        first = ((panel, name, text.partition("\n\n")[0]) for name, panel, text in self.summaries(ctx))
+        _write_sections([(panel, (name, " ".join(text.split()))) for panel, name, text in first], formatter)
 
     def summaries(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
         """Yield name, heading and help of every command."""
@@ -94,11 +94,6 @@ class Group(typer.core.TyperGroup):
         return did_you_mean(word, self.commands) or f"see `{ctx.command_path} --help`"
 
 
-def _first(text: str) -> str:
-    """Return the first paragraph on one line."""
-    return " ".join(text.partition("\n\n")[0].split())
-
-
 def _write_parameters(parameters: Iterable[Any], formatter: Any) -> None:
     shown = [each for each in parameters if not each.hidden]
     arguments = [("Arguments", _row(each)) for each in shown if each.param_type_name == "argument"]
@@ -111,7 +106,6 @@ def _write_parameters(parameters: Iterable[Any], formatter: Any) -> None:
 
 
 def _write_sections(rows: Iterable[tuple[str, tuple[str, str]]], formatter: Any) -> None:
-    """Write rows under their headings, in the order in which the headings first occur."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for heading, row in rows:
         sections.setdefault(heading, []).append(row)

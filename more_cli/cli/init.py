@@ -106,7 +106,6 @@ def _anchors_file(model: Path, anchors: str | None, source: Path | None, *, none
 
 
 def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
-    """Show which sites a new state edits, how large it is, and how many anchors were made from a source."""
     from more_cli.outputs.states import InitOutput
 
     plan = report.plan

@@ -54,7 +54,6 @@ def merge(
 
 
 def _show_merge(output: Output, report: MergeReport) -> None:
-    """Show how much of each update survived rounding, the result of `--verify`, and the edits that do not stand."""
     from more_cli.outputs.products import MergeOutput
     from more_cli.store.entry import failed_sentence
 

@@ -52,7 +52,6 @@ def push(
 
 
 def _confirm(output: Output, report: PushReport) -> None:
-    """Ask a person whether to publish."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("nothing was published: nobody is there to confirm it", "add --yes, or look with --dry-run")
     kind = "private" if report.private else "public if new"

@@ -83,7 +83,6 @@ def rebase(
 
 
 def _show(output: Output, report: RebaseReport) -> None:
-    """Show what became of the edits: the names of each kind and how many, and why some fail."""
     from more_cli.outputs.shared import RebaseOutput
 
     output.json(RebaseOutput.of_report(report))

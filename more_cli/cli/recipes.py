@@ -104,7 +104,6 @@ def show(
 
 
 def _show_recipe(output: Output, recipe: Recipe) -> None:
-    """Show the keys of a recipe, but those that name and describe it in one line."""
     from more_cli.outputs.recipes import RecipeKey, RecipesShowOutput
     from more_cli.recipe.settings import described, spelled
 

@@ -60,7 +60,6 @@ def revert(
 
 
 def _show_revert(output: Output, report: RevertReport) -> None:
-    """Show what was reverted, what was applied again, and which edits changed their status."""
     from more_cli.outputs.edits import RevertOutput
 
     gone = report.plan.gone

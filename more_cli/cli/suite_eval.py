@@ -103,7 +103,6 @@ def run_and_show(
 
 
 def _show_suite(output: Output, report: SuiteReport) -> None:
-    """Show the metrics by protocol and checkpoint, the counts and the gates."""
     if output.as_json:
         from more_cli.outputs.runs import SuiteEvalOutput
 

@@ -92,7 +92,6 @@ def _model_and_name(words: list[str]) -> tuple[Path, str | None]:
 
 
 def _show(output: Output, report: SwitchReport, name: str | None) -> None:
-    """Show the states, or which one is in use now."""
     if name is None:
         rows = [
             ("*" * (each.name == report.current), each.name, each.edits, each.failed, each.problem or each.path.name)

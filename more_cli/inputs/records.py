@@ -166,7 +166,8 @@ def lines(stream: Readable, name: str) -> Iterator[Record]:
         except EOFError:
             return
         except jsonlines.InvalidLineError as error:
-            reason = _reason(error)
+            cause = error.__cause__
+            reason = not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
             hint = ONE_PER_LINE if reason.startswith("not JSON") else ""
             cut = "" if bounded.terminated else "; there is no newline after it: was it cut off?"
             yield _bad_line(name, bounded.number, f"{reason}{cut}", hint)
@@ -262,11 +263,6 @@ def _value(line: str | bytes) -> object:
     assert isinstance(line, str)  # jsonlines decodes
     text = line.strip(" \t\r\n")
     return strict_json(text) if text else _BLANK
-
-
-def _reason(error: jsonlines.InvalidLineError) -> str:
-    cause = error.__cause__
-    return not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
 
 
 def _bad_line(name: str, number: int, text: str, hint: str = "") -> Record:

@@ -116,7 +116,6 @@ class _Rows:
             return []
 
     def wrong(self, text: str, hint: str) -> Problem:
-        """Return what is wrong with the row."""
         return Problem(f"{self._path}:{self.first}", text, hint, self.first)
 
     def _line(self) -> str:

@@ -199,7 +199,6 @@ def _tower_size(model: Any) -> tuple[int, int] | None:
 
 
 def _resized(sample: Encoded, size: tuple[int, int]) -> Encoded:
-    """Return a sample whose images have another size."""
     pixels = sample.extras[_PIXELS]
     return replace(sample, extras={**sample.extras, _PIXELS: pixels.new_empty(*pixels.shape[:-2], *size)})
 

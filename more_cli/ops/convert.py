@@ -92,7 +92,6 @@ def convert_into(
 
 
 def _line(record: Record, respell: Respell) -> bytes:
-    """Return a checked record as a line."""
     line = checked_line(record, EditLine)
     assert isinstance(line, EditLine)
     values = respelled(line.model_dump(exclude_defaults=True), respell)

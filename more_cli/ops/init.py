@@ -90,7 +90,9 @@ def initialise(
         StreamErrors: the file of anchors or of corrections has problems.
         DataError: no anchors can be made from the file or folder that was named for it.
     """
-    _check(target)
+    target.require_place()
+    if target.sidecar.exists():
+        require_ledger(load_meta(target.sidecar), Ledger(target.folder), target.sidecar)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     wanted, corrections = inputs.wanted(chosen), inputs.corrections()
     corrections, left_out = leave_out(corrections, identities(wanted.questions))
@@ -147,13 +149,6 @@ def _refuse_other_anchors(target: Target, questions: Sequence[Probe]) -> None:
         what = f"`{target.sidecar}` is gone, and its ledger of {counted(lines, 'line')} began with other anchors"
         hint = "restore it, or use the options of the first time; for a new state name another one with --state"
         raise StateError(what, hint)
-
-
-def _check(target: Target) -> None:
-    """Check where the state lies and, if it exists, that it has its ledger, before a folder is made."""
-    target.require_place()
-    if target.sidecar.exists():
-        require_ledger(load_meta(target.sidecar), Ledger(target.folder), target.sidecar)
 
 
 def _require_loadable(chosen: Plan, anchors: int, machine: Machine) -> int:

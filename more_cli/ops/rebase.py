@@ -82,7 +82,9 @@ def rebase(
     old = SourceState(source.sidecar, 0)
     checkpoint = open_checkpoint(target.model)
     target.require_place()
-    report = RebaseReport(target, _planned(old, _setup(old, source.model, checkpoint)), dry_run=options.dry_run)
+    setup, found = _setup(old, source.model, checkpoint), union([old])
+    plan = Plan([old], found, old, 0, steps_of(found, [old]), setup)
+    report = RebaseReport(target, plan, dry_run=options.dry_run)
     if ledger := assemble(report, partial(_is_there, target, report.plan), machine, progress, starting=starting):
         report.reasons = {edit.id: edit.reason for edit in ledger.failed()}
         right = report.with_status(Status.ALREADY_RIGHT)
@@ -94,18 +96,12 @@ def rebase(
     return report
 
 
-def _planned(old: SourceState, meta: StateMeta) -> Plan:
-    """Return the plan: every edit once, in order, with the settings of its last try, and the sets of anchors."""
-    found = union([old])
-    return Plan([old], found, old, 0, steps_of(found, [old]), meta)
-
-
 def _setup(old: SourceState, model: Path, checkpoint: Checkpoint) -> StateMeta:
     """Return what the new state is made with: the old recipe, and sites, prompts and hashes of the new base."""
     recipe = old.meta.recipe
     new = str(checkpoint.config.get("model_type"))
-    before = _model_type(model)
-    if before not in (None, new):
+    before = str(open_checkpoint(model).config.get("model_type")) if (model / CONFIG).is_file() else new
+    if before != new:
         raise _other(checkpoint, model, f"model type {new}, not {before}")
     try:
         plan = planned_for(checkpoint, recipe)
@@ -130,11 +126,6 @@ def _setup(old: SourceState, model: Path, checkpoint: Checkpoint) -> StateMeta:
             "sites": moved,
         }
     )
-
-
-def _model_type(model: Path) -> str | None:
-    """Return the architecture that a checkpoint says it has; None where it is not there any more."""
-    return str(open_checkpoint(model).config.get("model_type")) if (model / CONFIG).is_file() else None
 
 
 def _other(checkpoint: Checkpoint, model: Path, reason: str) -> StateError:

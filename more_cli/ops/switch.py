@@ -128,7 +128,6 @@ def create(source: Target, name: str) -> SwitchReport:
 
 
 def _free_path(model: Path, name: str) -> Path:
-    """Return where a new state with this name lies."""
     if not is_name(name):
         hint = "a name has letters, digits, `_`, `-` and `.`, begins with a letter or digit, and does not end in .more"
         raise UsageError(f"`{shorten(name)}` cannot name a state", hint)

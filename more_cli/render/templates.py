@@ -40,21 +40,13 @@ def environment(*folders: Path) -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    made.tests |= {"quoted": _is_quoted, "advice": _is_advice, "picture": _is_picture}
+    made.tests |= {
+        "quoted": lambda part: isinstance(part, Quoted),
+        "advice": lambda part: isinstance(part, Advice),
+        "picture": lambda part: isinstance(part, ImageSource),
+    }
     made.globals |= {"counted": counted, "style": Markup(static("style.css").decode())}
     return made
-
-
-def _is_quoted(part: object) -> bool:
-    return isinstance(part, Quoted)
-
-
-def _is_advice(part: object) -> bool:
-    return isinstance(part, Advice)
-
-
-def _is_picture(part: object) -> bool:
-    return isinstance(part, ImageSource)
 
 
 @cache

@@ -200,11 +200,9 @@ def _together(done: Consolidated, started: float) -> dict[str, Any]:
 
 
 def _own_question(edit: Edit) -> Probe:
-    """Return an edit's own question as a probe for the base."""
     return Probe(edit.id, "loc_image" if edit.images else "loc_text", Query.of(edit))
 
 
 def _answer(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
-    """Return the base's greedy answer to an edit's question."""
     (reference,) = base([_own_question(edit)])
     return runtime.prompter.text(list(reference.tokens))

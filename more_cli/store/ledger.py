@@ -123,7 +123,7 @@ class Ledger:
             "locality": [probe(item) for item in edit.locality],
             "portability": [probe(item) for item in edit.portability],
             "tags": dict(edit.tags),
-            "source": _storable(edit.source),
+            "source": edit.source.encode("utf-8", "replace").decode(),  # a file name can contain bytes that are no text
             "line": edit.line,
             "paths": paths,
         }
@@ -439,11 +439,6 @@ def _garbage_collector_off() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _storable(name: str) -> str:
-    # A file name can contain bytes that are not text.
-    return name.encode("utf-8", "replace").decode()
 
 
 def _is_not_finite(value: object) -> bool:

@@ -29,7 +29,7 @@ from more_cli.progress import Progress, no_progress
 from more_cli.runner.costs import PeakMemory
 from more_cli.store.entry import Entry
 from more_cli.store.snapshots import snapshots_folder
-from more_cli.store.state import SiteRecord, load_state
+from more_cli.store.state import load_state
 from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.suites.embedded import suite_folder
@@ -217,7 +217,6 @@ class _Run(Listener):
         self._beside: tuple[Floor | None, Peer | None] | None = None
 
     def through(self, stream: Path) -> EditReport:
-        """Run a stream through the editor."""
         options = EditOptions(
             image_root=self.options.image_root, limit=self.options.limit, save_every=self.options.save_every
         )
@@ -232,7 +231,6 @@ class _Run(Listener):
         self.watch.start()
 
     def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
-        """Record the measurements of a finished edit."""
         if not new:
             return
         lap, peak = self.watch.stop(), self._peak.peak()
@@ -250,15 +248,12 @@ class _Run(Listener):
         """Return what is timed beside the editor, created once the model is loaded."""
         if self._beside is None:
             assert self.watch.runtime is not None
-            runtime, records = self.watch.runtime, self._records()
+            runtime, records = self.watch.runtime, load_state(self.target.sidecar).meta.sites
             self._beside = (
                 Floor(runtime, records) if self.options.floor else None,
                 Peer(runtime, records) if self.options.peers else None,
             )
         return self._beside
-
-    def _records(self) -> Sequence[SiteRecord]:
-        return load_state(self.target.sidecar).meta.sites
 
 
 def _bytes(folder: Path) -> int:

@@ -69,7 +69,6 @@ def analyze(
 
 
 def _list(output: Output) -> None:
-    """Show every analysis with what it reads of a run."""
     from more_lab.analyses.catalog import ANALYSES
     from more_lab.outputs.experiments import AnalysesOutput
 
@@ -89,7 +88,6 @@ def _write_page(report: AnalysisReport, out: Path) -> Path:
 
 
 def _show(output: Output, report: AnalysisReport, page: Path | None) -> None:
-    """Show a line per analysis and run, and what was left out."""
     from more_lab.outputs.experiments import AnalyzeOutput
 
     output.json(AnalyzeOutput.of_report(report, page))

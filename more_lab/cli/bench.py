@@ -120,7 +120,6 @@ def _located(model: Path, state: Path | None, *, new: bool) -> Target:
 
 
 def _show(output: Output, report: BenchReport) -> None:
-    """Show the time by part, medians of an edit, how these grow over the stream, and the ratios."""
     if output.as_json:
         from more_lab.outputs.experiments import BenchOutput
 

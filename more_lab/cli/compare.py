@@ -108,7 +108,6 @@ def compare(
 
 
 def _show_editors(output: Output, comparison: EditorComparison) -> None:
-    """Show every editor's metrics, and their differences from those of the first editor."""
     from more_lab.outputs.comparisons import CompareEditorsOutput
     from more_lab.render.comparison import DIFFERENCE, difference_rows
 
@@ -152,7 +151,6 @@ def _kilobytes(report: SuiteReport) -> str:
 
 
 def _show_pair(output: Output, pair: Comparison) -> None:
-    """Show every metric of two runs, and in which settings the runs differ."""
     from more_lab.outputs.comparisons import CompareOutput
     from more_lab.render.comparison import DIFFERENCE, difference_cells
 

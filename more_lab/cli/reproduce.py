@@ -156,7 +156,6 @@ def _measured(
     editors: Sequence[str],
     output: Output,
 ) -> list[Reproduction]:
-    """Measure every exhibit on its models."""
     from more_lab.paper.reproduce import Measurement, Sources, placed
     from more_lab.render.reproduction import of_reproductions
 
@@ -186,7 +185,6 @@ def _measured(
 
 
 def _list(output: Output) -> None:
-    """Show every table and figure with its models and editors."""
     from more_lab.outputs.comparisons import ExhibitsOutput
     from more_lab.paper.exhibits import exhibits
 
@@ -201,7 +199,6 @@ def _list(output: Output) -> None:
 
 
 def _write_kit(output: Output, out: Path | None) -> None:
-    """Write the kit for a real model."""
     from more_lab.outputs.comparisons import KitOutput
     from more_lab.paper.kit_folder import write_kit
 
@@ -220,7 +217,6 @@ def _demo(output: Output) -> Path:
 
 
 def _show(output: Output, results: Sequence[Reproduction], out: Path | None) -> None:
-    """Show tables by suite, a line per analysis, and what differs from the paper."""
     from more_lab.outputs.comparisons import ReproduceOutput
 
     output.json(ReproduceOutput.of_results(results, out / "index.html" if out else None))

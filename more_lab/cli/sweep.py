@@ -114,7 +114,6 @@ def sweep(
 
 
 def _runner(resources: JobOptions) -> Runner:
-    """Return what runs the jobs."""
     from more_lab.sweep.jobs import here, on_ray, processes
 
     if resources.address is not None:
@@ -130,7 +129,6 @@ def _threads(workers: int, address: str | None) -> int:
 
 
 def _models(found: SweepFile) -> dict[str, Path]:
-    """Return the checkpoint folders by their names in the file."""
     from more_cli.demo.files import demo_model_dir
 
     models = dict[str, Path]()
@@ -181,7 +179,6 @@ def _time(seconds: float | None) -> str:
 
 
 def _finish_grid(output: Output, folder: SweepFolder, report: SweepReport) -> None:
-    """Write results, page and figure of a grid, and show its trials."""
     from more_lab.outputs.experiments import SweepOutput, Trial, problems_of
     from more_lab.render.sweep import draw_figures, of_sweep, shown_metrics, trial_rows
     from more_lab.sweep.folder import FIGURE
@@ -206,7 +203,6 @@ def _finish_grid(output: Output, folder: SweepFolder, report: SweepReport) -> No
 
 
 def _finish_fleet(output: Output, folder: SweepFolder, report: FleetReport) -> None:
-    """Write results and page of a fleet, and show its checkpoints."""
     from more_lab.outputs.experiments import SweepFleetOutput, problems_of
     from more_lab.render.sweep import FLEET, fleet_rows, of_fleet
 
@@ -236,7 +232,6 @@ def _write(folder: SweepFolder, lines: Mapping[str, Mapping[str, Any]], page: Pa
 
 
 def _close(output: Output, folder: SweepFolder, problems: Mapping[str, str], done: int, noun: str) -> None:
-    """Name what failed and where the results are."""
     for label, reason in problems.items():
         output.line(f"failed: {label}: {reason}")
     output.note(f"results: {folder.path / 'results.jsonl'}; report: {folder.path / 'report.html'}")

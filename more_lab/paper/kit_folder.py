@@ -37,7 +37,8 @@ def write_kit(folder: Path) -> list[str]:
         for picture in {picture for line in [*edits, *anchors] for picture in _pictures(line)}:
             (scratch / picture).parent.mkdir(exist_ok=True)
             shutil.copyfile(samples / picture, scratch / picture)
-        (scratch / "requirements.txt").write_text("".join(_pins()), encoding="utf-8", newline="\n")
+        pins = (f"{name}=={importlib.metadata.version(name).partition('+')[0]}\n" for name in PINNED)
+        (scratch / "requirements.txt").write_text("".join(pins), encoding="utf-8", newline="\n")
         return sorted(path.relative_to(scratch).as_posix() for path in scratch.rglob("*") if path.is_file())
 
 
@@ -52,8 +53,3 @@ def _pictures(line: Any) -> Iterator[str]:
         yield from line.get("image_rephrases", [])
     for inner in line.get("locality", []):
         yield from _pictures(inner)
-
-
-def _pins() -> Iterator[str]:
-    for name in PINNED:
-        yield f"{name}=={importlib.metadata.version(name).partition('+')[0]}\n"

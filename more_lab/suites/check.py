@@ -163,12 +163,10 @@ def _probes(pool: EditPool) -> Iterator[LocalityProbe]:
 
 
 def _text_probes(pool: EditPool) -> list[str]:
-    """Return the questions of the locality probes without an image, in file order."""
     return [probe.question for probe in _probes(pool) if not probe.image]
 
 
 def _image_probes(pool: EditPool) -> list[str]:
-    """Return the images of the locality probes, in file order."""
     return [image for probe in _probes(pool) for image in probe.image]
 
 
@@ -210,15 +208,12 @@ def _within(name: str, pool: EditPool, seen: Mapping[str, str]) -> Iterator[Find
     yield from _found("duplicate_prompts", name, shared, text)
     same = [line.question for line in lines if line.question in line.rephrases]
     yield from _found("rephrase_is_question", name, same, "edits have a rephrase that equals the question")
-    noop = [line.target for line in lines if line.target.casefold() == _old_answer(line)]
+    old = [str(line.tags.get("pred", "")).strip().casefold() for line in lines]
+    noop = [line.target for line, answer in zip(lines, old, strict=True) if line.target.casefold() == answer]
     yield from _found("target_is_old_answer", name, noop, "edits have a target that equals the old answer in the data")
     edited = {seen[image] for image in _edit_images(pool)}
     own = sorted({image for image in _image_probes(pool) if seen[image] in edited})
     yield from _found("probe_is_edited", name, own, "image-locality images are also the image of an edit")
-
-
-def _old_answer(line: EditLine) -> str:
-    return str(line.tags.get("pred", "")).strip().casefold()
 
 
 def _subject(line: EditLine, seen: Mapping[str, str]) -> tuple[str, ...]:
