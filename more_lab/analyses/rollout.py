@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from more_cli.errors import StateError
 from more_cli.evaluation.metrics import change
+from more_cli.model.batches import Encoded
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
+from more_cli.model.structure import text_layers
 from more_cli.progress import Progress
-from more_lab.analyses.attention import attentions
 from more_lab.analyses.figures import Floats
 from more_lab.analyses.flips import cosine
 from more_lab.analyses.kept import KeptRun, NotKept
@@ -123,12 +123,24 @@ def _map(runtime: Runtime, asked: Asked, run: KeptRun) -> Floats:
     places = runtime.image_tokens(runtime.batch([sample]))[0].cpu()
     if math.isqrt(int(places.sum())) ** 2 != int(places.sum()) or not bool(places.any()):
         raise NotKept(f"the image tokens of `{run.record.model.name}` are no square grid", "choose another analysis")
-    try:
-        rolled = rolled_out(attentions(runtime, sample))
-    except StateError as error:
-        raise NotKept(error.message, error.hint) from error
-    found: Floats = np.stack([layer[-1, places].numpy() for layer in rolled])
+    found: Floats = np.stack([layer[-1, places].numpy() for layer in rolled_out(_attentions(runtime, sample))])
     return found
+
+
+def _attentions(runtime: Runtime, sample: Encoded) -> list[Tensor]:
+    """Return each text layer's attention weights for one sequence, means over heads, (T, T) float32 on the CPU.
+
+    From then on the model computes its attention without a fast kernel: those return no weights.
+    """
+    runtime.model.set_attn_implementation("eager")
+    inputs = runtime.batch([sample]).inputs
+    with torch.no_grad():
+        output = runtime.model(**inputs, use_cache=False, output_attentions=True)
+    found = getattr(output, "attentions", None) or ()
+    layers, length = text_layers(runtime.model, runtime.backbone), len(sample.input_ids)
+    if len(found) != len(layers) or any(each is None or each.shape[-2:] != (length, length) for each in found):
+        raise NotKept("this model gives no attention weights for its text layers", "choose another analysis")
+    return [each[0].float().mean(dim=0).cpu() for each in found]
 
 
 @torch.no_grad()

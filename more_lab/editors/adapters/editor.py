@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
@@ -27,7 +28,6 @@ from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.taps import Rows, Tap
 from more_cli.recipe.tables import Table
-from more_lab.editors.adapters.net import Adapter
 from more_lab.editors.liveedit.fitted import FittedEditor, layers_behind
 from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence
 from more_lab.editors.liveedit.samples import Samples, image_places
@@ -67,6 +67,35 @@ class DualTuning(AdapterTuning):
     """Depth behind which the text's tokens are changed: layer 16 of 32."""
     near: float = Field(default=0.8, ge=-1, le=1)
     """Least cosine of the last prompt tokens' states, behind the text's layer, at which the adapters act."""
+
+
+class Adapter(nn.Module):
+    """h + m(h) O attention(Q h, K s, V s), for hidden states h of a question and s of an edit at one layer.
+
+    m, the influence mapper, is between 0 and 1 for each token: how much it has to say. O is zero at first, so that an
+    adapter that was not trained changes nothing. Source: Chen et al. 2025 (VisEdit), section 4.
+    """
+
+    def __init__(self, hidden: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.Q, self.K, self.V = (nn.Linear(hidden, width) for _ in range(3))
+        self.O = nn.Linear(width, hidden)
+        nn.init.zeros_(self.O.weight)
+        nn.init.zeros_(self.O.bias)
+        self.influence = nn.Sequential(nn.Linear(hidden, width), nn.ReLU(), nn.Linear(width, 1), nn.Sigmoid())
+
+    def forward(self, tokens: Tensor, signal: Tensor) -> Tensor:
+        """Return what is added to tokens (T, hidden), from an edit's signal (S, hidden)."""
+        size = tokens.detach().square().mean().sqrt()  # hidden states of other models have other sizes
+        h, s = tokens / size, signal / signal.square().mean().sqrt()
+        q, k, v = (
+            part(rows).unflatten(-1, (self.heads, -1)).transpose(0, 1)
+            for part, rows in ((self.Q, h), (self.K, s), (self.V, s))
+        )
+        taken = scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+        added: Tensor = self.influence(h) * self.O(taken) * size
+        return added
 
 
 @dataclass(frozen=True)

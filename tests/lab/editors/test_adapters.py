@@ -15,8 +15,7 @@ from more_cli.model.batches import Query
 from more_cli.model.families import family_of
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
-from more_lab.editors.adapters.editor import GATE, AdapterTuning, DualEdit, DualTuning, VisEdit
-from more_lab.editors.adapters.net import Adapter
+from more_lab.editors.adapters.editor import GATE, Adapter, AdapterTuning, DualEdit, DualTuning, VisEdit
 from support.tiny_families import make_family
 
 from .test_liveedit import corrections, logits
