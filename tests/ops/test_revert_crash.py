@@ -19,7 +19,7 @@ from more_cli.ops import drafts
 from more_cli.ops import revert as reverting
 from more_cli.ops.session import Session
 from support.disk import DISK, WORK
-from support.helpers import QUICK, World, at_call, die, forks, in_child, run
+from support.helpers import QUICK, World, at_call, cut_short, die, forks, in_child, run
 from support.reverts import JOINT, Runs, begin, edit, left, revert
 
 
@@ -81,22 +81,13 @@ def halves(runs: Runs) -> Halves:
     return Halves(runs)
 
 
-def cut_short(
-    world: World, number: int, functions: list[tuple[Any, str]], action: Callable[..., None] = die
-) -> Callable[[], object]:
-    """Return a revert with `action` at the n-th call of these functions; if it survives, it writes their number."""
-
-    def child() -> object:
-        calls = at_call(number, functions, action)
-        result = revert(world, "e2", "e4")
-        (world.root / "calls").write_text(str(calls()))
-        return result
-
-    return child
+def cut(world: World, number: int, functions: list[tuple[Any, str]], action: Callable[..., None] = die) -> int:
+    """Revert in a fork, with `action` at the n-th call of these functions."""
+    return cut_short(lambda: revert(world, "e2", "e4"), world.root, number, functions, action)
 
 
 def calls(halves: Halves, root: Path, functions: list[tuple[Any, str]]) -> int:
-    assert in_child(cut_short(halves.copy(root / "counted"), 0, functions)) == 3
+    assert cut(halves.copy(root / "counted"), 0, functions) == 3
     return int((root / "counted" / "calls").read_text())
 
 
@@ -107,7 +98,7 @@ def test_killed_before_any_write_to_the_disk(halves: Halves, tmp_path: Path) -> 
     # The draft's beginning, then its last edit, the snapshot, the ledger and the state.
     for number in [*range(1, 8), *range(total - 14, total + 1)]:
         here = halves.copy(tmp_path / str(number))
-        assert in_child(cut_short(here, number, DISK)) == -signal.SIGKILL
+        assert cut(here, number, DISK) == -signal.SIGKILL
         halves.check(here, f"killed before step {number} of {total}")
 
 
@@ -123,7 +114,7 @@ def test_killed_inside_the_write_to_the_ledger(halves: Halves, tmp_path: Path) -
             write(fd, data[: len(data) * eighth // 8])
             die()
 
-        assert in_child(cut_short(here, last, [(files, "_write")], part)) == -signal.SIGKILL
+        assert cut(here, last, [(files, "_write")], part) == -signal.SIGKILL
         assert any(entry["kind"] == "revert" for entry in whole_lines(here)) == (eighth > 1)
         halves.check(here, eighth)
 
@@ -134,7 +125,7 @@ def test_killed_at_random_moments(halves: Halves, tmp_path: Path) -> None:
     total = calls(halves, tmp_path, WORK)
     for number in random.Random(0).sample(range(1, total), 6):
         here = halves.copy(tmp_path / str(number))
-        assert in_child(cut_short(here, number, WORK)) == -signal.SIGKILL
+        assert cut(here, number, WORK) == -signal.SIGKILL
         halves.check(here, f"killed at moment {number} of {total}")
 
 
@@ -142,7 +133,7 @@ def test_killed_at_random_moments(halves: Halves, tmp_path: Path) -> None:
 def test_killed_again_and_again(halves: Halves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafts, "SAVE_EVERY", 1)
     here, lives = halves.copy(tmp_path / "here"), 1
-    while in_child(cut_short(here, 20, WORK)) == -signal.SIGKILL:
+    while cut(here, 20, WORK) == -signal.SIGKILL:
         lives += 1
         assert lives < 20
     assert lives > 2
@@ -194,7 +185,7 @@ def test_ctrl_c_leaves_the_old_state_and_a_draft(halves: Halves, tmp_path: Path)
 @forks
 def test_an_edit_in_between_discards_the_draft(halves: Halves, tmp_path: Path) -> None:
     here = halves.copy(tmp_path / "here")
-    assert in_child(cut_short(here, 30, WORK)) == -signal.SIGKILL
+    assert cut(here, 30, WORK) == -signal.SIGKILL
     edit(here, [6])
     assert revert(here, "e2", "e4").code in (0, 3)
     assert here.sidecar.read_bytes() == halves.runs.of([0, 2, 4, 5, 6], *QUICK).sidecar.read_bytes()

@@ -20,7 +20,7 @@ from more_cli.ops.switch import listed
 from more_cli.options import PushOptions
 from more_cli.store.ledger import Ledger
 from support.disk import DISK
-from support.helpers import QUICK, Result, World, at_call, die, forks, in_child, line, run, tree
+from support.helpers import QUICK, Result, World, cut_short, forks, line, run, tree
 from support.refused import assert_refused
 
 LINES = [line(number) for number in range(3)]
@@ -302,16 +302,9 @@ def test_the_shell_offers_the_names(world: World, monkeypatch: pytest.MonkeyPatc
 # --- killed on the way ---
 
 
-def cut_short(world: World, number: int) -> Callable[[], object]:
-    """Return a creation that is killed at the n-th step to the disk; if not, it writes how many there were."""
-
-    def child() -> object:
-        calls = at_call(number, DISK, die)
-        result = switch(world, "ann", "--create")
-        (world.root / "calls").write_text(str(calls()))
-        return result
-
-    return child
+def created(world: World, number: int) -> int:
+    """Create a state, killed at the n-th step to the disk."""
+    return cut_short(lambda: switch(world, "ann", "--create"), world.root, number, DISK)
 
 
 @forks
@@ -320,12 +313,12 @@ def test_killed_before_any_step_to_the_disk_the_same_call_ends_alike(made: World
         return {name: data for name, data in tree(root).items() if name != "calls" and "lock" not in name}
 
     whole = made.copy(tmp_path / "whole")
-    assert in_child(cut_short(whole, 0)) == 0
+    assert created(whole, 0) == 0
     total, wanted = int((whole.root / "calls").read_text()), files(whole.root)
     assert total > 10
     for number in range(1, total + 1):
         here = made.copy(tmp_path / str(number))
-        assert in_child(cut_short(here, number)) == -signal.SIGKILL
+        assert created(here, number) == -signal.SIGKILL
         if state(here, "ann").exists():
             assert state(here, "ann").read_bytes() == here.sidecar.read_bytes()
             assert run("verify", here.model, "--state", state(here, "ann")).code == 0
@@ -339,12 +332,12 @@ def test_killed_before_any_step_to_the_disk_the_same_call_ends_alike(made: World
 @forks
 def test_an_edit_between_a_cut_off_call_and_the_next_is_in_the_copy(made: World, tmp_path: Path) -> None:
     whole = made.copy(tmp_path / "whole")
-    in_child(cut_short(whole, 0))
+    created(whole, 0)
     here = made.copy(tmp_path / "here")
     number = next(
         number
         for number in range(1, int((whole.root / "calls").read_text()))
-        if in_child(cut_short(here, number)) and (here.root / "model.ann.more.d").exists()
+        if created(here, number) and (here.root / "model.ann.more.d").exists()
     )
     assert number
     assert not state(here, "ann").exists()

@@ -266,6 +266,24 @@ def stopped_at(number: int, owner: Any, name: str, command: Callable[[], object]
     return in_child(interrupted)
 
 
+def cut_short(
+    command: Callable[[], object],
+    root: Path,
+    number: int,
+    functions: Iterable[tuple[Any, str]],
+    action: Callable[..., None] | None = None,
+) -> int:
+    """Run a command in a fork that dies, or does `action`, at the n-th call of these; `calls` in `root` counts them."""
+
+    def child() -> object:
+        calls = at_call(number, functions, action or die)
+        result = command()
+        (root / "calls").write_text(str(calls()))
+        return result
+
+    return in_child(child)
+
+
 def die(*_: object) -> None:
     """End this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)
