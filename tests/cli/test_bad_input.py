@@ -67,66 +67,73 @@ def stream(world: World, *lines: Any) -> Argv:
 
 # --- the command line ---
 
+EDIT = f"edit model edits.jsonl {' '.join(QUICK)}"
+TYPED = {
+    f"{EDIT} --colour red": "error: no such option `--colour`\nhint: see `more edit --help`\n",
+    "eval model --gat rel.gen_exact>=1": "error: no such option `--gat`\nhint: did you mean `--gate`?\n",
+    "--json status model": "error: no such option `--json`\nhint: options come after the command: more COMMAND --json",
+    f"{EDIT} --limit": "error: option `--limit` requires an argument\nhint: type: --limit N; see `more edit --help`\n",
+    "edti model": "error: no such command `edti`\nhint: did you mean `edit`?\n",
+    "frobnicate": "error: no such command `frobnicate`\nhint: see `more --help`\n",
+    "suites lst": "error: no such command `lst`\nhint: did you mean `list`?\n",
+    "log shwo e1": "error: no such command `shwo`\nhint: did you mean `show`?\n",
+    "log model e1": "error: unexpected argument `e1`\nhint: type: more log show model e1; see `more log list --help`\n",
+    "anchors model": "error: no such command `model`\nhint: type: more anchors list model\n",
+    "recipes paper-llava": "error: no such command `paper-llava`\nhint: type: more recipes show paper-llava\n",
+    "status model --tokens 5": "error: --tokens needs --estimate\n",
+    "init": (
+        "error: missing argument `MODEL`\n"
+        "hint: type: more init [OPTIONS] MODEL [EDITS|FOLDER]; see `more init --help`\n"
+    ),
+    "eval model more": (
+        "error: unexpected argument `more`\nhint: type: more eval [OPTIONS] [MODEL]; see `more eval --help`\n"
+    ),
+    "merge model": "error: missing option `--out` / `-o`\nhint: type: more merge [OPTIONS] [MODEL] -o DIR; ",
+    f"{EDIT} --limit 0": "error: `--limit` must be at least 1, not `0`\nhint: see `more edit --help`\n",
+    f"{EDIT} --limit ten": "error: `--limit` must be a whole number, not `ten`",
+    "log model --status green": "error: `--status`: `green` is not one of `learnt`, `not-learnt`",
+    f"{EDIT} --on-error maybe": "error: `--on-error`: `maybe` is not one of `stop`, `skip`",
+    f"{EDIT} --device abacus": "`--device abacus` cannot be used",
+    f"{EDIT} --device meta": "`--device meta` cannot be used",
+    f"{EDIT} --device privateuseone": "`--device privateuseone` cannot be used",
+    f"{EDIT} --dtype int4": "`--dtype int4` is not one of auto, float32",
+    "init model --recipe lava": "no recipe `lava`\nhint: did you mean `llava`? shipped recipes: ",
+    "init model --set rank": "`--set rank` has no `=`",
+    "init model --set =3": "error: `--set =3` has no key\nhint: write --set key=value",
+    "init model --set rang=3 --set rank=0": (
+        "error: recipe `llava`: `rank` cannot be `0`; it takes a whole number >= 1\n"
+        "error: recipe `llava`: there is no key `rang`\n"
+        "hint: for example --set rank=512; `more recipes show llava` lists all keys\n"
+    ),
+    "init model --set eta=": (
+        "error: recipe `llava`: there is no key `eta`\n"
+        "hint: did you mean `default.step`? `more recipes show llava` lists all keys\n"
+    ),
+    "init model --set rank=": (
+        "error: recipe `llava`: `rank` has no value; it takes a whole number >= 1\nhint: for example --set rank=512;"
+    ),
+    "init model --set rank.size=3": "error: `--set rank.size=3`: `rank` is no table\nhint: write --set rank=value\n",
+    "run model --suite e-vqa --editor ft-l --set rat=1 -q": (
+        "error: editor `ft-l`: there is no key `rat`\nhint: did you mean `rate`? "
+        "its keys are steps, rate, decay, stop, prompts, labels, end_of_sequence\n"
+    ),
+    "status": "no model named, and no `*.more` file here",
+    "convert - -o out.jsonl": "`convert` reads a file, not standard input",
+}
+"""What is typed wrongly, and what is said to it; the exit code is 2."""
 
-@case(2, "error: no such option `--colour`\nhint: see `more edit --help`\n")
-def unknown_option(world):
-    return edit(world, "--colour", "red")
 
-
-@case(2, "error: no such option `--gat`\nhint: did you mean `--gate`?\n")
-def mistyped_option(world):
-    return "eval", world.model, "--gat", "rel.gen_exact>=1"
-
-
-@case(2, "error: no such option `--json`\nhint: options come after the command: more COMMAND --json")
-def option_before_the_command(world):
-    return "--json", "status", world.model
-
-
-@case(2, "error: option `--limit` requires an argument\nhint: type: --limit N; see `more edit --help`\n")
-def option_without_its_value(world):
-    return edit(world, "--limit")
-
-
-@case(2, "error: no such command `edti`\nhint: did you mean `edit`?\n")
-def mistyped_command(world):
-    return "edti", world.model
-
-
-@case(2, "error: no such command `frobnicate`\nhint: see `more --help`\n")
-def unknown_command(world):
-    return ("frobnicate",)
+@pytest.mark.parametrize(("typed", "said"), TYPED.items())
+def test_misuse(world: World, typed: str, said: str) -> None:
+    before = tree(world.root)
+    assert_refused(run(*typed.split()), 2, said)
+    assert tree(world.root) == before
 
 
 @case(2, "error: no such command `logs`\nhint: did you mean `log`? `more ./logs` shows the file\n")
 def file_named_nearly_like_a_command(world):
     (world.root / "logs").touch()
     return ("logs",)
-
-
-@case(2, "error: no such command `lst`\nhint: did you mean `list`?\n")
-def mistyped_command_of_a_group(world):
-    return "suites", "lst"
-
-
-@case(2, "error: no such command `shwo`\nhint: did you mean `show`?\n")
-def mistyped_command_of_the_log(world):
-    return "log", "shwo", "e1"
-
-
-@case(2, "error: unexpected argument `e1`\nhint: type: more log show model e1; see `more log list --help`\n")
-def edit_shown_without_the_word(world):
-    return "log", "model", "e1"
-
-
-@case(2, "error: no such command `model`\nhint: type: more anchors list model\n")
-def anchors_listed_without_the_word(world):
-    return "anchors", "model"
-
-
-@case(2, "error: no such command `paper-llava`\nhint: type: more recipes show paper-llava\n")
-def recipe_shown_without_the_word(world):
-    return "recipes", "paper-llava"
 
 
 @case(4, "error: f.csv is CSV, and questions are read from JSON Lines\nhint: write each as {")
@@ -148,116 +155,10 @@ def model_that_is_named_like_a_command_of_the_log(world):
     return "log", "lists"
 
 
-@case(2, "error: --tokens needs --estimate\n")
-def tokens_without_an_estimate(world):
-    return "status", world.model, "--tokens", "5"
-
-
-@case(
-    2, "error: missing argument `MODEL`\nhint: type: more init [OPTIONS] MODEL [EDITS|FOLDER]; see `more init --help`\n"
-)
-def missing_argument(world):
-    return ("init",)
-
-
-@case(2, "error: unexpected argument `more`\nhint: type: more eval [OPTIONS] [MODEL]; see `more eval --help`\n")
-def too_many_arguments(world):
-    return "eval", world.model, "more"
-
-
-@case(2, "error: missing option `--out` / `-o`\nhint: type: more merge [OPTIONS] [MODEL] -o DIR; ")
-def merge_without_a_folder(world):
-    return "merge", world.model
-
-
-@case(2, "error: `--limit` must be at least 1, not `0`\nhint: see `more edit --help`\n")
-def limit_of_nothing(world):
-    return edit(world, "--limit", 0)
-
-
-@case(2, "error: `--limit` must be a whole number, not `ten`")
-def limit_in_words(world):
-    return edit(world, "--limit", "ten")
-
-
-@case(2, "error: `--status`: `green` is not one of `learnt`, `not-learnt`")
-def unknown_status(world):
-    return "log", world.model, "--status", "green"
-
-
-@case(2, "error: `--on-error`: `maybe` is not one of `stop`, `skip`")
-def unknown_choice(world):
-    return edit(world, "--on-error", "maybe")
-
-
-@case(2, "`--device abacus` cannot be used")
-def unknown_device(world):
-    return edit(world, "--device", "abacus")
-
-
-@case(2, "`--device meta` cannot be used")
-def device_without_values(world):
-    return edit(world, "--device", "meta")
-
-
-@case(2, "`--device privateuseone` cannot be used")
-def device_without_a_module(world):
-    return edit(world, "--device", "privateuseone")
-
-
-@case(2, "`--dtype int4` is not one of auto, float32")
-def unknown_dtype(world):
-    return edit(world, "--dtype", "int4")
-
-
-@case(2, "no recipe `lava`\nhint: did you mean `llava`? shipped recipes: ")
-def unknown_recipe(world):
-    return "init", world.model, "--recipe", "lava"
-
-
 @case(2, "bad.toml")
 def broken_recipe(world):
     (world.root / "bad.toml").write_text("rank = = 3")
     return "init", world.model, "--recipe", "bad.toml"
-
-
-@case(2, "`--set rank` has no `=`")
-def setting_without_a_value(world):
-    return "init", world.model, "--set", "rank"
-
-
-@case(2, "error: `--set =3` has no key\nhint: write --set key=value")
-def setting_without_a_key(world):
-    return "init", world.model, "--set", "=3"
-
-
-@case(
-    2,
-    "error: recipe `llava`: `rank` cannot be `0`; it takes a whole number >= 1\n"
-    "error: recipe `llava`: there is no key `rang`\n"
-    "hint: for example --set rank=512; `more recipes show llava` lists all keys\n",
-)
-def settings_that_do_not_pass(world):
-    return "init", world.model, "--set", "rang=3", "--set", "rank=0"
-
-
-@case(
-    2,
-    "error: recipe `llava`: there is no key `eta`\n"
-    "hint: did you mean `default.step`? `more recipes show llava` lists all keys\n",
-)
-def setting_of_a_key_by_its_name_in_the_paper(world):
-    return "init", world.model, "--set", "eta="
-
-
-@case(2, "error: recipe `llava`: `rank` has no value; it takes a whole number >= 1\nhint: for example --set rank=512;")
-def empty_setting(world):
-    return "init", world.model, "--set", "rank="
-
-
-@case(2, "error: `--set rank.size=3`: `rank` is no table\nhint: write --set rank=value\n")
-def setting_inside_a_number(world):
-    return "init", world.model, "--set", "rank.size=3"
 
 
 @case(2, "own.toml: `margin` cannot be `wide`; it takes a number > 0\nhint: for example margin = 1; ")
@@ -268,25 +169,11 @@ def value_of_an_own_recipe(world):
 
 @case(
     2,
-    "error: editor `ft-l`: there is no key `rat`\nhint: did you mean `rate`? "
-    "its keys are steps, rate, decay, stop, prompts, labels, end_of_sequence\n",
-)
-def setting_of_another_editor(world):
-    return "run", world.model, "--suite", "e-vqa", "--editor", "ft-l", "--set", "rat=1", "-q"
-
-
-@case(
-    2,
     "`recipes show` needs the name of a recipe\nhint: there are authors-blip2, ",
     "example: more recipes show default",
 )
 def recipe_without_a_name(world):
     return "recipes", "show"
-
-
-@case(2, "no model named, and no `*.more` file here")
-def no_model_named(world):
-    return ("status",)
 
 
 @case(2, "several `*.more` files are here: a.more, b.more")
@@ -428,11 +315,6 @@ def utf16(world):
 def gzipped(world):
     (world.root / "edits.jsonl").write_bytes(gzip.compress(json.dumps(line(0)).encode()))
     return edit(world)
-
-
-@case(2, "`convert` reads a file, not standard input")
-def converted_from_a_pipe(world):
-    return "convert", "-", "-o", "out.jsonl"
 
 
 @case(4, "edits.jsonl:2: `target` is empty")
