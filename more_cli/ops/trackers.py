@@ -19,12 +19,15 @@ class Wandb:
         self._package: Any = wandb
 
     def start(self, name: str, facts: Values) -> None:
+        """Begin a run."""
         self._run = self._package.init(project=PROJECT, name=name, config=dict(facts))
 
     def log(self, step: int, values: Values) -> None:
+        """Keep the values of a step."""
         self._run.log(dict(values), step=step)
 
     def finish(self, summary: Values) -> None:
+        """Keep the summary and end the run."""
         self._run.summary.update(dict(summary))
         self._run.finish()
 
@@ -38,9 +41,11 @@ class Trackio:
         self._package: Any = trackio
 
     def start(self, name: str, facts: Values) -> None:
+        """Begin a run."""
         self._package.init(project=PROJECT, name=name, config=dict(facts), embed=False)
 
     def log(self, step: int, values: Values) -> None:
+        """Keep the values of a step."""
         self._package.log(dict(values), step=step)
 
     def finish(self, summary: Values) -> None:
@@ -59,6 +64,7 @@ class Mlflow:
         self._texts: list[Values] = []
 
     def start(self, name: str, facts: Values) -> None:
+        """Begin a run."""
         self._package.set_experiment(PROJECT)
         self._package.start_run(run_name=name)
         self._package.log_params(dict(facts))
@@ -70,6 +76,7 @@ class Mlflow:
             self._texts.append({"step": step, **texts})
 
     def finish(self, summary: Values) -> None:
+        """Keep the summary and end the run."""
         self._package.log_metrics({_plain(f"summary/{key}"): value for key, value in _numbers(summary).items()})
         self._package.log_dict(self._texts, "edits.json")
         self._package.end_run()
@@ -84,10 +91,12 @@ class TensorBoard:
         self._make: Any = SummaryWriter
 
     def start(self, name: str, facts: Values) -> None:
+        """Begin a run."""
         self._writer = self._make(comment=f"-{name}")
         self._writer.add_text("facts", "\n\n".join(f"{key}: {value}" for key, value in facts.items()))
 
     def log(self, step: int, values: Values) -> None:
+        """Keep the values of a step."""
         for key, value in values.items():
             if isinstance(value, str):
                 self._writer.add_text(key, value, step)
@@ -95,6 +104,7 @@ class TensorBoard:
                 self._writer.add_scalar(key, value, step)
 
     def finish(self, summary: Values) -> None:
+        """Keep the summary and end the run."""
         for key, value in _numbers(summary).items():
             self._writer.add_scalar(f"summary/{key}", value)
         self._writer.close()

@@ -62,6 +62,7 @@ class WritingEditor(AttachedEditor[Place]):
                 self._values = self.state_dict()
 
     def reset(self) -> None:
+        """Forget everything that was written."""
         assert self._attached is None, "detach the editor first"
         self._values = {}
 

@@ -212,6 +212,7 @@ class ScopeEditor(WritingEditor[list[Scope]]):
         return dict(self._keys)
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the locality keys."""
         assert self._attached is None, "detach the editor first"
         self._keys = dict(tensors)
 

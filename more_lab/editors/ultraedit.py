@@ -89,10 +89,12 @@ class UltraEditor(WeightEditor):
         return dict(self._fitted)
 
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the statistics that editing starts with."""
         self._fitted = dict(tensors)
         self._restore(self._fitted)
 
     def fit_constants(self) -> dict[str, Any]:
+        """Return the numbers that decide the statistics."""
         return {"layers": self.tuning.layers, "warm": self.tuning.warm}
 
     def snapshot(self) -> Any:
@@ -153,6 +155,7 @@ class UltraEditor(WeightEditor):
             self._moments[shape].load_state_dict(parts)
 
     def reset(self) -> None:
+        """Go back to the base's weights and the fitted statistics."""
         super().reset()
         self._restore(self._fitted)
 

@@ -101,6 +101,7 @@ class AlphaEditor(BandEditor):
         return {"null_space": free}
 
     def fit_constants(self) -> dict[str, Any]:
+        """Return what decides which keys are read, and how they count."""
         return super().fit_constants() | {"apart": self.tuning.apart}
 
     def protect(self, anchors: Sequence[Anchor]) -> None:

@@ -105,6 +105,7 @@ class LocateEditor(WeightEditor):
         """Derive from the second moments what an edit needs, and return facts about it."""
 
     def fit_constants(self) -> dict[str, Any]:
+        """Return what decides which keys are read and what is drawn."""
         return {name: getattr(self.tuning, name) for name in _FITTED}
 
     def footprint(self) -> Footprint:

@@ -93,6 +93,7 @@ class SeracEditor(AttachedEditor[dict[int, Words]]):
         return {} if self._nets is None else dict(self._nets.state_dict())
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the weights of both networks."""
         assert self._attached is None, "detach the editor first"
         width, size = tensors["scope.into.into.weight"].shape
         self._nets = make_nets(size, self.tuning, width)
