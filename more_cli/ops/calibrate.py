@@ -100,8 +100,7 @@ def measure(
     editor = MoreEditor.fresh(recipe, sites)
     with editor.attach(runtime):
         if anchors:
-            editor.start_from(anchors)
-            editor.hold(anchors)
+            editor.hold(anchors, fresh=True)
         Stream(editor, edits).run()
         scores = run_probes(runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=False)
     return measured(scores)

@@ -33,7 +33,7 @@ from more_cli.ops.estimate import estimate, require
 from more_cli.ops.plan import Plan, plan, sees
 from more_cli.ops.preparing import Inputs, Wanted, pictured_in
 from more_cli.ops.session import update_state
-from more_cli.ops.session_anchors import answers_name
+from more_cli.ops.session_anchors import answers_name, directions_name, keep_directions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import START
 from more_cli.store.ledger import Ledger
@@ -189,7 +189,9 @@ def _prepare(
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)
     if anchors:
         with editor.attach(runtime):
-            editor.start_from(anchors)
+            editor.hold(anchors, fresh=True)
+            name = directions_name(meta, meta.anchors, editor, machine)
+            keep_directions(target.folder / "cache" / name, editor)
     update_state(state, editor)
     return questions
 

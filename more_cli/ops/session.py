@@ -164,7 +164,7 @@ class Session:
             if self.anchors.questions and (writing or self.behind or self.lacks_anchor_keys):
                 self._hold()
             yield self.replay() if replay else 0
-            self.anchors.keep()
+            self.anchors.keep(self.editor)
 
     def _hold(self, absorb_from: int | None = None) -> None:
         """Let the editor hold the anchors; on a state without keys P absorbs those of all, else from a place on."""

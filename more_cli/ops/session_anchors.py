@@ -72,16 +72,18 @@ class SessionAnchors:
         meta, answers = self._meta, self.answers
         asked = self._answers if len(self._answers) == absorb_from else ()  # a later set begins with the one before
         self._answers = ask_anchors(runtime, self.questions, answers, known=asked)
-        ranks = [site.rank for site in editor.records]
-        facts = self.digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(self._machine)
-        path = self._cache / cache_name("directions", *facts)
-        known = read_cache(path).get("directions")
+        path = self._directions_file(editor)
+        cached = {int(place): direction for place, direction in read_cache(path).items()}
+        known = {**cached, **editor.directions}
         editor.hold(self._answers, fresh=fresh, absorb_from=absorb_from, directions=known)
-        found = editor.directions
-        if found is not None and found is not known:
-            write_cache(path, {"directions": found})
+        if editor.directions.keys() != cached.keys():
+            keep_directions(path, editor)
         self._stored, self._grown = (answers, path), False
         editor.release(corrected(self._held, self._ledger, meta.edits))
+
+    def _directions_file(self, editor: MoreEditor) -> Path:
+        """Return the file that caches the directions of the watched anchors."""
+        return self._cache / directions_name(self._meta, self.digest, editor, self._machine)
 
     def take_answers(self, other: SessionAnchors) -> None:
         """Take over what the base said about these anchors, where they are the first of another session's.
@@ -126,17 +128,31 @@ class SessionAnchors:
             self._held.add(questions, written=False)
             self._grown = True
 
-    def keep(self) -> None:
-        """Write the base's answers if edits brought anchors: once a session, since they take megabytes."""
+    def keep(self, editor: MoreEditor) -> None:
+        """Write answers and directions if edits brought anchors: once a session, since they take megabytes."""
         if self._grown:
             for path in self._stored:
                 with suppress(OSError):
                     path.unlink()
-            answers = self.answers
+            answers, path = self.answers, self._directions_file(editor)
             keep_answers(answers, self._answers)
-            self._stored, self._grown = (answers,), False
+            keep_directions(path, editor)
+            self._stored, self._grown = (answers, path), False
 
 
 def answers_name(meta: StateMeta, digest: str | None, machine: Machine) -> str:
     """Return the name of the file that caches the base's answers to the set of anchors with this digest."""
     return cache_name(digest, meta.base, meta.template, meta.recipe.asking, versions(machine))
+
+
+def directions_name(meta: StateMeta, digest: str | None, editor: MoreEditor, machine: Machine) -> str:
+    """Return the name of the file that caches the directions of those anchors of this set that are watched."""
+    ranks = [site.rank for site in editor.records]
+    facts = digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(machine)
+    return cache_name("watched", *facts)
+
+
+def keep_directions(path: Path, editor: MoreEditor) -> None:
+    """Write the directions of an editor's watched anchors, if there are any."""
+    if editor.directions:
+        write_cache(path, {str(place): one for place, one in editor.directions.items()})

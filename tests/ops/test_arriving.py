@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.draws import watched_places
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import Edit, Probe
@@ -367,6 +369,26 @@ def test_the_cache_is_one_file_a_set_and_changes_no_bit(whole: World, empty: Wor
         if number == 2:
             assert run("gc", empty.model).code == 0
     assert_same_state(empty.sidecar, whole.sidecar)
+
+
+def test_nearness_of_an_anchor_is_computed_once_whenever_it_came(empty: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first ones it follows from their keys, which P absorbs; of those that edits brought it is kept."""
+    computed, keys = list[str](), MoreEditor._keys
+
+    def counted(editor: MoreEditor, anchors: Sequence[Anchor]) -> Any:
+        computed.extend(anchor.question for anchor in anchors)
+        return keys(editor, anchors)
+
+    monkeypatch.setattr(MoreEditor, "_keys", counted)
+    call(empty, LINES[:1])
+    first = len(computed)
+    assert first == len(listed(empty)) == 2, "no pass but the one for P"
+    for number in range(1, 5):
+        call(empty, LINES[number : number + 1])
+    arrived = len(listed(empty)) - first
+    watched = len(watched_places(first + arrived, 3)) - len(watched_places(first, 3))
+    assert watched > 0
+    assert len(computed) - first == arrived + watched, "one pass of the edited model, one of the base if watched"
 
 
 def picture(number: int) -> ImageSource:

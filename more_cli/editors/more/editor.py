@@ -77,6 +77,11 @@ class MoreEditor(Editor):
         self._held: dict[int, Anchor] = {}
         """Anchors that writes train on, by place."""
         self._watched: Watched | None = None
+        self.directions: Mapping[int, Tensor] = {}
+        """Directions of the watched anchors' keys by place, also of those released since; a later `hold` can take them.
+
+        Replaced, never changed in place.
+        """
         self._attached: Attached | None = None
         self.progress: Progress = no_progress
         """Is told how far a write of many edits is."""
@@ -143,20 +148,21 @@ class MoreEditor(Editor):
 
     def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Start over from the anchors, and write these past edits together; see `joint.JointWrites.write_anew`."""
-        joint, watched, A = self._joint(numbers, new, context), self._watched, self._A
+        joint, before = self._joint(numbers, new, context), (self._watched, self.directions, self._A)
         failing, undone = joint.write_anew(self._start_over)
         if undone:
-            self._watched, self._A = watched, A
+            self._watched, self.directions, self._A = before
         return replace(self._consolidated(failing, joint), undone=undone)
 
     def _start_over(self) -> Watched | None:
         """Leave only the anchors' keys in P, at the largest ranks of the recipe, and return the watched anchors."""
         watched = dict(self._watched.anchors) if self._watched else {}
-        anchors = self._held | watched
+        anchors = dict(sorted((self._held | watched).items()))
         self.sites.start_over()
-        self.start_from([anchors[place] for place in sorted(anchors)])
+        keys = dict(zip(anchors, self.start_from(list(anchors.values())), strict=True))
+        self.directions = {place: direction(keys[place], self.sites) for place in watched}
         if watched:
-            self._watched = Watched(watched, self._directions(list(watched.values())))
+            self._watched = Watched(watched, torch.stack(list(self.directions.values())))
         return self._watched
 
     def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
@@ -177,20 +183,23 @@ class MoreEditor(Editor):
         *,
         fresh: bool = False,
         absorb_from: int | None = None,
-        directions: Tensor | None = None,
+        directions: Mapping[int, Tensor] | None = None,
     ) -> None:
         """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor starts from them.
 
         An editor with edits absorbs the keys of the anchors that were added, from place `absorb_from` on. If the recipe
         says so, some anchors are watched and not held: no write trains on them, though P knows their keys.
-        `directions` are those that the property gave for the same anchors before.
+        `directions` are the attribute's after the same anchors, or the first of them, were held before.
         """
+        self.directions = directions or {}
         if fresh:
-            self.start_from(anchors)
+            keys = self.start_from(anchors)
+            watched = split(anchors, self.recipe.anchors.watched)[1]
+            self.directions = {place: direction(keys[place], self.sites) for place in watched}
         elif absorb_from is not None and self.recipe.anchors.keys:
             self._absorb(self._keys(anchors[absorb_from:]))
         self._held, self._watched = {}, None
-        self._take(anchors, 0, directions)
+        self._take(anchors, 0)
 
     def add(self, anchors: Sequence[Anchor], start: int) -> None:
         """Hold further anchors, from place `start` on; those before stay as they are."""
@@ -198,15 +207,17 @@ class MoreEditor(Editor):
             self._absorb(self._keys(anchors))
         self._take(anchors, start)
 
-    def _take(self, anchors: Sequence[Anchor], start: int, directions: Tensor | None = None) -> None:
+    def _take(self, anchors: Sequence[Anchor], start: int) -> None:
         """Hold or watch anchors, from place `start` on; those before stay as they are."""
         held, watched = split(anchors, self.recipe.anchors.watched, start)
         self._held |= held
         if watched:
-            if directions is None or len(directions) != len(watched):
-                directions = self._directions(list(watched.values()))
+            unknown = {place: anchor for place, anchor in watched.items() if place not in self.directions}
+            if unknown:
+                found = self._directions(list(unknown.values()))
+                self.directions = {**self.directions, **dict(zip(unknown, found, strict=True))}
             known = self._watched or Watched({}, torch.zeros(0))
-            self._watched = known.joined(watched, directions)
+            self._watched = known.joined(watched, torch.stack([self.directions[place] for place in watched]))
 
     def release(self, places: Collection[int]) -> None:
         """Neither hold nor watch the anchors at these places any longer: edits correct their answers."""
@@ -214,13 +225,8 @@ class MoreEditor(Editor):
         if self._watched:
             self._watched = self._watched.without(places)
 
-    @property
-    def directions(self) -> Tensor | None:
-        """Directions of the watched anchors' keys, which a later `hold` can take; None if no anchor is watched."""
-        return self._watched.directions if self._watched else None
-
-    def start_from(self, anchors: Sequence[Anchor]) -> None:
-        """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys.
+    def start_from(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
+        """Fix every relative lambda from the anchors' keys, let P absorb these if the recipe says so, and return them.
 
         If the basis comes from data, it is computed first, from the anchors' inputs.
         """
@@ -231,11 +237,12 @@ class MoreEditor(Editor):
         self.sites.fix_ridge(keys)
         if self.recipe.anchors.keys:
             self._absorb(keys)
+        return keys
 
-    def _directions(self, anchors: Sequence[Anchor]) -> Tensor:
+    def _directions(self, anchors: Sequence[Anchor]) -> list[Tensor]:
         with self.sites.without_writes():
             keys = self._keys(anchors)
-        return torch.stack([direction(key, self.sites) for key in keys])
+        return [direction(key, self.sites) for key in keys]
 
     def _keys(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
         """Return the keys of each anchor by site; one pass each, so keys do not depend on the rest of a batch."""
