@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jsonlines
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # the stored files are read without torch
     from more_cli.model.runtime import Runtime
 
 FILE = "anchors.jsonl"
+Said: TypeAlias = "tuple[Tensor, Tensor]"
+"""The base's answer to an anchor: its tokens, and the log-probabilities at them."""
+NOTHING: Mapping[str, Said] = {}
 _RESTORE = "restore it from a backup, or make the state again"
 
 
@@ -127,11 +130,12 @@ def anchors_digest(questions: Sequence[Probe]) -> str:
 
 
 def _as_lines(questions: Sequence[Probe]) -> bytes:
-    buffer = io.BytesIO()
-    jsonlines.Writer(buffer, dumps=canonical_json).write_all(
-        line_of(question) | {"answer": question.answer} for question in questions
-    )
-    return buffer.getvalue()
+    return "".join(f"{as_line(question)}\n" for question in questions).encode()
+
+
+def as_line(anchor: Probe) -> str:
+    """Return an anchor as a file of anchors has it."""
+    return canonical_json(line_of(anchor) | {"answer": anchor.answer})
 
 
 def line_of(anchor: Probe) -> dict[str, Any]:
@@ -171,11 +175,12 @@ def ask_anchors(
     progress: Progress = no_progress,
     *,
     known: Sequence[Anchor] = (),
+    said: Mapping[str, Said] = NOTHING,
 ) -> list[Anchor]:
     """Return anchors with the base's log-probabilities, read from the file `cache` or computed and written there.
 
-    `known` are those of the first questions, if the base was asked them before. The runtime must be attached, so that
-    image features are kept; its branches are switched off meanwhile.
+    `known` are those of the first questions, if the base was asked them before; for `said` see `ask_once`. The runtime
+    must be attached, so that image features are kept; its branches are switched off meanwhile.
     """
     from more_cli.editors.anchors import restore_anchor
     from more_cli.model.batches import Query
@@ -189,9 +194,19 @@ def ask_anchors(
     anchors = list(known)
     for question in questions[len(known) :]:
         progress(len(anchors), len(questions), "asking the base for anchors")
-        anchors.append(ask_base(runtime, question))
+        anchors.append(ask_once(runtime, question, said))
     keep_answers(cache, anchors)
     return anchors
+
+
+def ask_once(runtime: Runtime, question: Probe, said: Mapping[str, Said]) -> Anchor:
+    """Return an anchor with the base's log-probabilities; `said` is what it said before, by the anchor's line."""
+    from more_cli.editors.anchors import restore_anchor
+    from more_cli.model.batches import Query
+
+    if known := said.get(as_line(question)):
+        return restore_anchor(runtime, Query.of(question), *known)
+    return ask_base(runtime, question)
 
 
 def ask_base(runtime: Runtime, question: Probe) -> Anchor:

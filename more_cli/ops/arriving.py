@@ -7,7 +7,7 @@ anywhere has the same anchors at every edit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -18,7 +18,7 @@ from more_cli.inputs.images import ImageSource
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.ops.about import Corrected, Question
-from more_cli.ops.anchors import ask_base, identity
+from more_cli.ops.anchors import Said, ask_once, identity
 from more_cli.ops.auto_anchors import PICTURED, drawn, shipped
 from more_cli.ops.held import Held
 from more_cli.recipe.schema import Recipe
@@ -88,13 +88,16 @@ class Arrivals:
         self._read = place
 
 
-def answered(runtime: Runtime, edit: Edit, questions: Iterable[Probe]) -> dict[Probe, Anchor]:
-    """Return the questions with the base's answers, without those that it answers as the edit's own question."""
+def answered(runtime: Runtime, edit: Edit, questions: Iterable[Probe], said: Mapping[str, Said]) -> dict[Probe, Anchor]:
+    """Return the questions with the base's answers, without those that it answers as the edit's own question.
+
+    For `said` see `ask_once`.
+    """
     found = dict[Probe, Anchor]()
     with suppress(DataError), runtime.base():  # a question that is too long for the model
         (wrong,) = runtime.generate([Query.of(edit)], ANSWER_TOKENS)
         for question in questions:
-            anchor = ask_base(runtime, question)
+            anchor = ask_once(runtime, question, said)
             if anchor.tokens.tolist() != list(wrong):
                 found[question] = anchor
     return found

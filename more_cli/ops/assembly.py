@@ -193,8 +193,8 @@ def _build(
         _begin(draft, plan, machine)
         session = open_session(draft, machine, progress, runtime)
         if not plan.base:
-            start, cache = plan.start, plan.start.ledger.folder / "cache"
-            session.anchors.take_answers(SessionAnchors(start.meta, start.ledger, machine, cache))
+            for one in plan.sources:
+                session.anchors.take_over(SessionAnchors(one.meta, one.ledger, machine, one.ledger.folder / "cache"))
         if plan.work.edits:
             report.notes += session.machine_notes()
         if _has_joint_writing(plan):

@@ -190,7 +190,7 @@ def _prepare(
     if anchors:
         with editor.attach(runtime):
             editor.hold(anchors, fresh=True)
-            name = directions_name(meta, meta.anchors, editor, machine)
+            name = directions_name(meta, meta.anchors, editor.records, machine)
             keep_directions(target.folder / "cache" / name, editor)
     update_state(state, editor)
     return questions

@@ -243,7 +243,7 @@ def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) 
     report.replayed = max(0, plan.kept - draft.state.meta.edits)
     if plan.work.edits:
         report.notes += session.machine_notes()
-    draft.anchors.take_answers(session.anchors)
+    draft.anchors.take_over(session.anchors)
     finish(draft, plan.kept, plan.again, partial(_apply_again, session, draft, plan), stop)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from torch import Tensor
+
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.inputs.edits import Edit, Probe
@@ -13,9 +15,11 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.model.versions import versions
 from more_cli.ops.anchors import (
+    Said,
     anchors_digest,
+    as_line,
     ask_anchors,
-    ask_base,
+    ask_once,
     cache_name,
     keep_answers,
     load_anchors,
@@ -26,7 +30,7 @@ from more_cli.ops.arriving import Arrivals, answered
 from more_cli.ops.auto_anchors import PICTURED
 from more_cli.ops.held import corrected, held_at
 from more_cli.store.ledger import Ledger
-from more_cli.store.state import StateMeta
+from more_cli.store.state import SiteRecord, StateMeta
 
 
 class SessionAnchors:
@@ -41,6 +45,9 @@ class SessionAnchors:
         self._arrivals = Arrivals(meta.recipe, ledger)
         self._answers: list[Anchor] = []
         """The anchors with the base's answers, once the editor holds them."""
+        self._said: dict[str, Said] = {}
+        self._directed: dict[str, Tensor] = {}
+        """Answers and directions that other sessions had, by the anchor's line."""
         self._stored: Sequence[Path] = ()
         """Files of what the base said about the anchors at the begin: of no use once edits brought more."""
         self._grown = False
@@ -71,31 +78,37 @@ class SessionAnchors:
         """Give an editor the anchors, with their cached answers and directions; see `MoreEditor.hold`."""
         meta, answers = self._meta, self.answers
         asked = self._answers if len(self._answers) == absorb_from else ()  # a later set begins with the one before
-        self._answers = ask_anchors(runtime, self.questions, answers, known=asked)
-        path = self._directions_file(editor)
+        self._answers = ask_anchors(runtime, self.questions, answers, known=asked, said=self._said)
+        path = self._directions_file(editor.records)
         cached = {int(place): direction for place, direction in read_cache(path).items()}
-        known = {**cached, **editor.directions}
+        known = {**self._taken(editor, self.questions, 0), **cached, **editor.directions}
         editor.hold(self._answers, fresh=fresh, absorb_from=absorb_from, directions=known)
         if editor.directions.keys() != cached.keys():
             keep_directions(path, editor)
         self._stored, self._grown = (answers, path), False
         editor.release(corrected(self._held, self._ledger, meta.edits))
 
-    def _directions_file(self, editor: MoreEditor) -> Path:
-        """Return the file that caches the directions of the watched anchors."""
-        return self._cache / directions_name(self._meta, self.digest, editor, self._machine)
+    def _directions_file(self, sites: Sequence[SiteRecord]) -> Path:
+        """Return the file that caches the directions of the watched anchors at these sites."""
+        return self._cache / directions_name(self._meta, self.digest, sites, self._machine)
 
-    def take_answers(self, other: SessionAnchors) -> None:
-        """Take over what the base said about these anchors, where they are the first of another session's.
+    def _taken(self, editor: MoreEditor, questions: Sequence[Probe], start: int) -> dict[int, Tensor]:
+        """Return the directions of these anchors that other sessions had, by their places from `start` on."""
+        length = sum(site.rank for site in editor.records if site.modality == "text")
+        found = ((place, self._directed.get(as_line(each))) for place, each in enumerate(questions, start))
+        return {place: one for place, one in found if one is not None and len(one) == length}
+
+    def take_over(self, other: SessionAnchors) -> None:
+        """Take over what the base said about another session's anchors, and their directions.
 
         Both sessions must be about the same base and recipe.
         """
-        first, digest, whole = len(self.questions), self.digest, other.answers
-        if digest is None or self.answers.exists() or anchors_digest(other.questions[:first]) != digest:
-            return
-        known = {name: t for name, t in read_cache(whole).items() if int(name.partition(".")[0]) < first}
-        if known:
-            write_cache(self.answers, known)
+        lines, said = list(map(as_line, other.questions)), read_cache(other.answers)
+        if len(said) == 2 * len(lines):
+            self._said |= {line: (said[f"{n}.tokens"], said[f"{n}.base"]) for n, line in enumerate(lines)}
+        if self._meta.recipe.basis != "pca":  # whose A, and so what is a direction in, depends on the anchors
+            directed = read_cache(other._directions_file(other._meta.sites))
+            self._directed |= {lines[int(place)]: one for place, one in directed.items()}
 
     def load(self, digest: str) -> int:
         """Take the set of anchors with this digest, those of now and more; return how many there were."""
@@ -113,17 +126,18 @@ class SessionAnchors:
         if not self._meta.arriving:
             return []
         questions = self._arrivals.questions(edit, self._meta.edits, self._held)
-        made = answered(runtime, edit, questions) if questions else {}
+        made = answered(runtime, edit, questions, self._said) if questions else {}
         self._add(editor, list(made), list(made.values()))
         return list(made)
 
     def bring_again(self, editor: MoreEditor, runtime: Runtime, made: Sequence[Probe]) -> None:
         """Hold the anchors that an edit brought, by its ledger line."""
-        self._add(editor, made, [ask_base(runtime, question) for question in made])
+        self._add(editor, made, [ask_once(runtime, question, self._said) for question in made])
 
     def _add(self, editor: MoreEditor, questions: Sequence[Probe], answers: Sequence[Anchor]) -> None:
         if questions:
-            editor.add(answers, len(self.questions))
+            start = len(self.questions)
+            editor.add(answers, start, self._taken(editor, questions, start))
             self._answers += answers
             self._held.add(questions, written=False)
             self._grown = True
@@ -134,7 +148,7 @@ class SessionAnchors:
             for path in self._stored:
                 with suppress(OSError):
                     path.unlink()
-            answers, path = self.answers, self._directions_file(editor)
+            answers, path = self.answers, self._directions_file(editor.records)
             keep_answers(answers, self._answers)
             keep_directions(path, editor)
             self._stored, self._grown = (answers, path), False
@@ -145,9 +159,9 @@ def answers_name(meta: StateMeta, digest: str | None, machine: Machine) -> str:
     return cache_name(digest, meta.base, meta.template, meta.recipe.asking, versions(machine))
 
 
-def directions_name(meta: StateMeta, digest: str | None, editor: MoreEditor, machine: Machine) -> str:
+def directions_name(meta: StateMeta, digest: str | None, sites: Sequence[SiteRecord], machine: Machine) -> str:
     """Return the name of the file that caches the directions of those anchors of this set that are watched."""
-    ranks = [site.rank for site in editor.records]
+    ranks = [site.rank for site in sites]
     facts = digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(machine)
     return cache_name("watched", *facts)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.draws import watched_places
@@ -19,6 +20,7 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
+from more_cli.ops import anchors
 from more_cli.ops.arriving import OTHERS, PER_EDIT, Arrivals
 from more_cli.ops.auto_anchors import PICTURED
 from more_cli.ops.held import Held
@@ -389,6 +391,28 @@ def test_nearness_of_an_anchor_is_computed_once_whenever_it_came(empty: World, m
     watched = len(watched_places(first + arrived, 3)) - len(watched_places(first, 3))
     assert watched > 0
     assert len(computed) - first == arrived + watched, "one pass of the edited model, one of the base if watched"
+
+
+def test_a_revert_asks_the_base_no_anchor_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edits after it are applied again, and bring anchors that they brought before."""
+    before, asked, measured = listed(world), list[Probe](), list[str]()
+    ask, directions = anchors.ask_base, MoreEditor._directions
+
+    def counted(runtime: Runtime, question: Probe) -> Anchor:
+        asked.append(question)
+        return ask(runtime, question)
+
+    def also_counted(editor: MoreEditor, anchors: Sequence[Anchor]) -> list[Tensor]:
+        measured.extend(anchor.question for anchor in anchors)
+        return directions(editor, anchors)
+
+    monkeypatch.setattr(anchors, "ask_base", counted)
+    monkeypatch.setattr(MoreEditor, "_directions", also_counted)
+    assert run("revert", world.model, contents(world)[1]["id"]).code == 3
+    assert len(brought(world)) > 5, "the lines of the edits that were applied again"
+    assert [each.question for each in asked] == [question for _, question in set(listed(world)) - set(before)]
+    assert len(measured) == 1, "its place is watched now, and was not before"
+    assert run("verify", world.model, "--deep").code == 0
 
 
 def picture(number: int) -> ImageSource:

@@ -201,8 +201,10 @@ class MoreEditor(Editor):
         self._held, self._watched = {}, None
         self._take(anchors, 0)
 
-    def add(self, anchors: Sequence[Anchor], start: int) -> None:
-        """Hold further anchors, from place `start` on; those before stay as they are."""
+    def add(self, anchors: Sequence[Anchor], start: int, directions: Mapping[int, Tensor] | None = None) -> None:
+        """Hold further anchors, from place `start` on; those before stay as they are. For `directions` see `hold`."""
+        if directions:
+            self.directions = {**self.directions, **directions}
         if self.recipe.anchors.keys:
             self._absorb(self._keys(anchors))
         self._take(anchors, start)
