@@ -63,16 +63,27 @@ def add_anchors(
         raise UsageError(f"recipe `{recipe.name}` does not use anchors", f"start a new state with {USE_OF_ANCHORS}")
     with writer_lock(target.lock):
         session = open_session(target, machine, progress)
-        with session.ledger, session.attached(writing=True) as replayed:
-            _require_agreement(session, file, questions)
-            held = identities(session.anchors.questions)
-            new = [question for question in questions if identity(question) not in held]
-            if new:
-                commit_anchors(session, new)
-            session.save()
+        new, replayed = _new(session, file, questions), 0
+        if new or session.behind or session.outdated:
+            with session.ledger, session.attached(writing=True) as replayed:
+                new = _new(session, file, questions)  # edits that were replayed may have brought some
+                if new:
+                    commit_anchors(session, new)
+                session.save()
         repeated = len(questions) - len(new)
         total = len(session.anchors.questions) - len(_corrected(session))
         return AnchorsReport(target, len(new), repeated, total, replayed)
+
+
+def _new(session: Session, file: Path, questions: Sequence[Probe]) -> list[Probe]:
+    """Return the questions that are no anchors yet.
+
+    Raises:
+        StreamErrors: one that is has another answer.
+    """
+    _require_agreement(session, file, questions)
+    held = identities(session.anchors.questions)
+    return [question for question in questions if identity(question) not in held]
 
 
 def _require_agreement(session: Session, file: Path, questions: Sequence[Probe]) -> None:

@@ -13,7 +13,7 @@ from more_cli.editors.anchors import Anchor
 from more_cli.inputs.edits import Probe
 from more_cli.model.runtime import Runtime
 from more_cli.ops import anchors
-from support.helpers import World, line, run
+from support.helpers import Result, World, line, run
 from support.refused import assert_refused
 
 HELD = ("--set", "max_steps=4", "--set", "rehearsal.size=0", "--set", "anchors.size=2", "--set", "anchors.keys=true")
@@ -35,7 +35,7 @@ def world(edited: World, tmp_path: Path) -> World:
     return edited.copy(tmp_path)
 
 
-def add(world: World, *options: object) -> object:
+def add(world: World, *options: object) -> Result:
     return run("anchors", "add", world.model, world.root / "anchors.jsonl", *options)
 
 
@@ -74,6 +74,15 @@ def test_the_base_is_asked_new_questions_only(world: World, monkeypatch: pytest.
     for file in (world.folder / "cache").iterdir():
         file.unlink()
     assert run("verify", world.model, "--deep").code == 0, "whoever asks all of them gets the same bytes"
+
+
+def test_no_model_is_loaded_if_all_are_held_already(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(world)
+    before = world.sidecar.read_bytes(), len(world.entries())
+    monkeypatch.setattr("more_cli.ops.session.load_runtime", lambda *_, **__: pytest.fail("the model was loaded"))
+    done = add(world, "--json")
+    assert (done.json["added"], done.json["repeated"], done.json["anchors"]) == (0, 2, 2)
+    assert (world.sidecar.read_bytes(), len(world.entries())) == before
 
 
 def test_replay_revert_and_verify_go_through_it(world: World) -> None:
