@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,15 +22,17 @@ ANSWER_TOKENS = 32
 class Anchor:
     """A question with the answer whose distribution must not move."""
 
-    encoded: Encoded
+    question: str
+    tokens: Tensor
+    """(K,) the answer, its end included."""
     base: Tensor
     """(K, vocabulary) float32: the base's log-probabilities at the answer's positions."""
-    question: str
+    encode: Callable[[], Encoded]
 
-    @property
-    def tokens(self) -> Tensor:
-        """(K,) the answer, its end included."""
-        return self.encoded.input_ids[self.encoded.target.start : self.encoded.target.stop]
+    @cached_property
+    def encoded(self) -> Encoded:
+        """Question and answer as tokens and pixels, made on first use: a write draws a few of many anchors."""
+        return self.encode()
 
 
 def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
@@ -45,12 +48,13 @@ def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
             tokens = whole.input_ids[whole.target.start :].tolist()
         encoded = runtime.encode(query).followed_by(tokens)
         scored = runtime.score(runtime.batch([encoded]))
-    return Anchor(encoded, scored.log_probabilities()[0][scored.mask[0]].cpu(), query.question)
+    answered = encoded.input_ids[encoded.target.start : encoded.target.stop]
+    return Anchor(query.question, answered, scored.log_probabilities()[0][scored.mask[0]].cpu(), lambda: encoded)
 
 
 def restore_anchor(runtime: Runtime, query: Query, tokens: Tensor, base: Tensor) -> Anchor:
     """Make an anchor again from its answer's tokens and log-probabilities, without asking the model."""
-    return Anchor(runtime.encode(query).followed_by(tokens.tolist()), base, query.question)
+    return Anchor(query.question, tokens, base, lambda: runtime.encode(query).followed_by(tokens.tolist()))
 
 
 def drift(scored: Scored, anchors: Sequence[Anchor]) -> Tensor:

@@ -181,12 +181,17 @@ def ask_anchors(
 
     `known` are those of the first questions, if the base was asked them before; for `said` see `ask_once`. The runtime
     must be attached, so that image features are kept; its branches are switched off meanwhile.
+
+    Raises:
+        StateError, DataError: a picture is missing or has changed.
     """
     from more_cli.editors.anchors import restore_anchor
     from more_cli.model.batches import Query
 
     cached = read_cache(cache)
     if cached.keys() == {f"{n}.{part}" for n in range(len(questions)) for part in ("tokens", "base")}:
+        for image in {image.sha256: image for question in questions for image in question.images}.values():
+            image.read()  # raises now: it is decoded for the first write that draws the anchor
         return [
             restore_anchor(runtime, Query.of(question), cached[f"{n}.tokens"], cached[f"{n}.base"])
             for n, question in enumerate(questions)

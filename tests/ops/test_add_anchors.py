@@ -11,6 +11,8 @@ import pytest
 
 from more_cli.editors.anchors import Anchor
 from more_cli.inputs.edits import Probe
+from more_cli.model.batches import Encoded, Query
+from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from more_cli.ops import anchors
 from support.helpers import Result, World, line, run
@@ -83,6 +85,24 @@ def test_no_model_is_loaded_if_all_are_held_already(world: World, monkeypatch: p
     done = add(world, "--json")
     assert (done.json["added"], done.json["repeated"], done.json["anchors"]) == (0, 2, 2)
     assert (world.sidecar.read_bytes(), len(world.entries())) == before
+
+
+def test_an_anchor_that_no_write_draws_is_not_encoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("cat", "dog", "fox", "bird", "red", "blue", "big", "old", "wet", "here", "there", "black")
+    asked = [f"is it a {word} or a {word} ?" for word in words]
+    world.write([{"question": question} for question in asked], "anchors.jsonl")
+    add(world)
+    encoded, encode = list[str](), Prompter.encode
+
+    def counted(prompter: Prompter, query: Query, target: str | None = None) -> Encoded:
+        encoded.append(query.question)
+        return encode(prompter, query, target)
+
+    monkeypatch.setattr(Prompter, "encode", counted)
+    world.write([line(5)])
+    world.edit()
+    found = [question for question in encoded if question in asked]
+    assert 0 < len(set(found)) == len(found) < len(asked), "two for each of three writes"
 
 
 def test_replay_revert_and_verify_go_through_it(world: World) -> None:
