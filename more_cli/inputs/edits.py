@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -224,11 +224,12 @@ def read_edits(
     *,
     on_error: Literal["stop", "skip"] = "stop",
     strict_paths: bool = False,
+    decoded: Container[str] = (),
 ) -> EditStream:
     """Read and check a whole edits file; image paths are relative to ``image_root``, by default the file's folder.
 
     A file that starts with `[` is read as one JSON array of records. Two answers to the same question about the same
-    images are a problem, of the later line.
+    images are a problem, of the later line. For ``decoded`` see `locate_image`.
 
     Raises:
         StreamErrors: there are problems and ``on_error`` is "stop".
@@ -236,8 +237,8 @@ def read_edits(
     """
     refuse_table(path)
     with opened(path) as file:
-        root = image_root or path.parent
-        return check_edits(records(file, str(path)), str(path), root, on_error=on_error, strict_paths=strict_paths)
+        read, root = records(file, str(path)), image_root or path.parent
+        return check_edits(read, str(path), root, on_error=on_error, strict_paths=strict_paths, decoded=decoded)
 
 
 def check_edits(
@@ -247,13 +248,14 @@ def check_edits(
     *,
     on_error: Literal["stop", "skip"] = "stop",
     strict_paths: bool = False,
+    decoded: Container[str] = (),
 ) -> EditStream:
-    """Check the records of a whole stream; `name` says where they come from.
+    """Check the records of a whole stream; `name` says where they come from. For ``decoded`` see `locate_image`.
 
     Raises:
         StreamErrors: there are problems and ``on_error`` is "stop", or one is about the whole stream.
     """
-    items = list(iter_edits(records, image_root, strict_paths=strict_paths, whole=True))
+    items = list(iter_edits(records, image_root, strict_paths=strict_paths, whole=True, decoded=decoded))
     edits = tuple(item for item in items if isinstance(item, Edit))
     problems = tuple(item for item in items if isinstance(item, Problem))
     if not items:
@@ -263,14 +265,19 @@ def check_edits(
 
 
 def iter_edits(
-    records: Iterable[Record], image_root: Path | None = None, *, strict_paths: bool = False, whole: bool = False
+    records: Iterable[Record],
+    image_root: Path | None = None,
+    *,
+    strict_paths: bool = False,
+    whole: bool = False,
+    decoded: Container[str] = (),
 ) -> Iterator[Edit | Problem]:
     """Check records as they arrive; image paths are relative to ``image_root``, by default the current folder.
 
     A later answer to the same question corrects the earlier one; of a ``whole`` file it is a problem. Otherwise only
-    ids and hashes of earlier records stay in memory.
+    ids and hashes of earlier records stay in memory. For ``decoded`` see `locate_image`.
     """
-    images = ImageCache(image_root or Path(), strict=strict_paths)
+    images = ImageCache(image_root or Path(), strict=strict_paths, decoded=decoded)
     repeats = Repeats()
     answered: dict[str, Edit] = {}  # subject -> the edit about it; of a whole file only
     for record in records:

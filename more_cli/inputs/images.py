@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,8 +144,8 @@ class ImageStore:
         """Return the image of that hash as an `ImageSource`, without reading it."""
         return StoredImage(sha256, self.path(sha256), sha256)
 
-    def __contains__(self, sha256: str) -> bool:
-        return self.path(sha256).is_file()
+    def __contains__(self, sha256: object) -> bool:
+        return self.path(str(sha256)).is_file()
 
     def sync(self) -> None:
         """Wait until all images stored so far are on disk."""
@@ -167,14 +167,15 @@ def grey_image() -> ImageSource:
 class ImageCache:
     """Locates images below one root and decodes each file once, even if many lines name it.
 
-    It keeps hashes, no pixels; a file that changed is decoded again. For `strict` see `locate_image`.
+    It keeps hashes, no pixels; a file that changed is decoded again. For `strict` and `decoded` see `locate_image`.
     """
 
     LIMIT = 10_000
 
-    def __init__(self, root: Path, *, strict: bool = False) -> None:
+    def __init__(self, root: Path, *, strict: bool = False, decoded: Container[str] = ()) -> None:
         self.root = root
         self.strict = strict
+        self.decoded = decoded
         self._known: dict[tuple[object, ...], ImageSource | DataError] = {}
 
     def locate(self, spelled: str) -> ImageSource:
@@ -185,12 +186,12 @@ class ImageCache:
         """
         key = self._key(spelled)
         if key is None:
-            return locate_image(spelled, self.root, strict=self.strict)
+            return locate_image(spelled, self.root, strict=self.strict, decoded=self.decoded)
         if key not in self._known:
             if len(self._known) >= self.LIMIT:
                 self._known.clear()
             try:
-                self._known[key] = locate_image(spelled, self.root, strict=self.strict)
+                self._known[key] = locate_image(spelled, self.root, strict=self.strict, decoded=self.decoded)
             except DataError as error:
                 self._known[key] = error
         known = self._known[key]
@@ -206,10 +207,11 @@ class ImageCache:
         return spelled, status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSource:
+def locate_image(spelled: str, root: Path, *, strict: bool = False, decoded: Container[str] = ()) -> ImageSource:
     """Locate, read and decode the image that a line names: a path relative to ``root``, or a `data:` URI.
 
-    If ``strict``, the file must be below ``root``, also after following symlinks.
+    If ``strict``, the file must be below ``root``, also after following symlinks. An image whose hash is among those
+    ``decoded`` before is read only: the same bytes can be decoded.
 
     Raises:
         DataError: a URL, no such file, not an image, damaged, outside, or beyond the limits of this module.
@@ -220,7 +222,8 @@ def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSour
     else:
         path, data = _read_named(spelled, root, strict)
         source = ImageSource(spelled, path, sha256_bytes(data))
-    decode_image(data, source.spelled)
+    if source.sha256 not in decoded:
+        decode_image(data, source.spelled)
     return source
 
 

@@ -25,6 +25,7 @@ from more_cli.errors import DataError, StateError, StreamErrors
 from more_cli.evaluation.probes import may_not_fit, probes_of
 from more_cli.inputs.edits import Edit, EditStream, check_edits, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
+from more_cli.inputs.images import ImageStore
 from more_cli.inputs.records import Problem, given
 from more_cli.model.families import Family, family_in
 from more_cli.model.loading import load_fitting_blueprint, load_prompter
@@ -187,7 +188,7 @@ def edit_file(
         StreamErrors: the stream has problems; nothing is applied.
         StateError: model, state or ledger do not fit, or the lock is held.
     """
-    listener, read = listener or Listener(), _read(stream, options)
+    listener, read = listener or Listener(), _read(target, stream, options)
     check = EditCheck(target, options)
     misfits = {edit.id: problem for edit in read.edits if (problem := check.problem(edit))}
     problems = [*read.problems, *misfits.values()]
@@ -200,11 +201,12 @@ def edit_file(
     return _Run(options, machine, report, progress, listener, runtime).go(edits)
 
 
-def _read(stream: Path | Iterable[Mapping[str, Any]], options: EditOptions) -> EditStream:
-    root, strict = options.image_root, options.strict_paths
+def _read(target: Target, stream: Path | Iterable[Mapping[str, Any]], options: EditOptions) -> EditStream:
+    root, strict, kept = options.image_root, options.strict_paths, ImageStore(target.folder / "images")
     if isinstance(stream, Path):
-        return read_edits(stream, root, on_error="skip", strict_paths=strict)
-    return check_edits(given(stream, LINES), LINES, root or Path(), on_error="skip", strict_paths=strict)
+        return read_edits(stream, root, on_error="skip", strict_paths=strict, decoded=kept)
+    lines = given(stream, LINES)
+    return check_edits(lines, LINES, root or Path(), on_error="skip", strict_paths=strict, decoded=kept)
 
 
 def edit_stream(
@@ -222,7 +224,8 @@ def edit_stream(
     check = EditCheck(target, options)
 
     def checked() -> Iterator[Edit | Problem]:
-        for item in iter_edits(feed.records(), options.image_root or feed.folder, strict_paths=options.strict_paths):
+        root, kept = options.image_root or feed.folder, ImageStore(target.folder / "images")
+        for item in iter_edits(feed.records(), root, strict_paths=options.strict_paths, decoded=kept):
             check.load()
             yield (check.problem(item) if isinstance(item, Edit) else None) or item
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from more_cli import files
+from more_cli.inputs import images
 from more_cli.model.runtime import Runtime
 from more_cli.ops import init
 from more_cli.ops.session import Session
@@ -129,6 +130,22 @@ def test_a_finished_stream_is_not_applied_again_and_the_model_is_not_loaded(
     again = run("edit", world.model, stream, "--state", sidecar, "--json")
     assert (again.code, again.json["applied"], again.json["skipped"]) == (0, 0, 2)
     assert (sidecar.read_bytes(), world.entries(sidecar)) == (before, ledger)
+
+
+def test_a_stored_image_is_not_decoded_to_check_its_line_again(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sidecar, stream = tmp_path / "s.more", world.edits(2, "two.jsonl")
+    assert run("edit", world.model, stream, "--state", sidecar, *LEARNING).code == 0
+    decoded, decode = list[str](), images.decode_image
+    monkeypatch.setattr(images, "decode_image", lambda data, name: decoded.append(name) or decode(data, name))
+    for given in (stream, "-"):
+        root = ("--image-root", world.root) if given == "-" else ()
+        again = run("edit", world.model, given, "--state", sidecar, *root, "--json", stdin=stream.read_bytes())
+        assert (again.code, again.json["skipped"], decoded) == (0, 2, [])
+    new = world.write([line(number) for number in (0, 1, 5)], "three.jsonl")
+    assert run("edit", world.model, new, "--state", sidecar, "--dry-run").code == 0
+    assert decoded == [f"img/{COLOURS[5]}.png"]
 
 
 def test_new_probes_of_an_applied_line_are_said_to_be_ignored(world: World, tmp_path: Path) -> None:
