@@ -457,8 +457,7 @@ def _prepare(session: Session, item: Edit | Problem) -> None:
 
 def _conflict(session: Session, edit: Edit) -> Problem | None:
     """Return what is wrong with an edit whose id the ledger has with other content; None for any other."""
-    known = session.ledger.by_id.get(edit.id)
-    if known is None or known.content == edit.content:
+    if session.ledger.by_id.content(edit.id) in (None, edit.content):
         return None
     hint = "give the new correction its own id; it will supersede the old one"
     return Problem(f"{edit.source}:{edit.line}", f"id `{edit.id}` is in the ledger with other content", hint, edit.line)

@@ -75,7 +75,7 @@ class Ledger:
         """Ids of edits that were reverted and not made again."""
         self.has_reverts = False
         """Whether there is a revert line, so that a line's place can differ from its number."""
-        self.by_id: Mapping[str, Entry] = ById(self.path, self._by_id)
+        self.by_id = ById(self.path, self._by_id)
         """The last "edit" line of each id."""
         self._size = 0  # bytes of whole lines
         self.torn = 0
@@ -526,6 +526,11 @@ class ById(Mapping[str, Entry]):
 
     def __getitem__(self, id: str) -> Entry:
         return Entries(self._path, [self._refs[id]])[0]
+
+    def content(self, id: str) -> str | None:
+        """Return the content hash of the line of an id, without reading the disk; None if there is no such line."""
+        ref = self._refs.get(id)
+        return ref.content.hex() if ref else None
 
     def __contains__(self, id: object) -> bool:
         return id in self._refs

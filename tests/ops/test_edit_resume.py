@@ -19,6 +19,8 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops import init
 from more_cli.ops.session import Session
 from more_cli.ops.signals import leave_terminal
+from more_cli.store import ledger
+from more_cli.store.entry import Entry
 from more_cli.store.state import save_state
 from support import tiny
 from support.disk import DISK, WORK
@@ -130,6 +132,22 @@ def test_a_finished_stream_is_not_applied_again_and_the_model_is_not_loaded(
     again = run("edit", world.model, stream, "--state", sidecar, "--json")
     assert (again.code, again.json["applied"], again.json["skipped"]) == (0, 0, 2)
     assert (sidecar.read_bytes(), world.entries(sidecar)) == (before, ledger)
+
+
+def test_the_ledger_line_of_an_applied_edit_is_parsed_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sidecar, stream = tmp_path / "s.more", world.edits(2, "two.jsonl")
+    assert run("edit", world.model, stream, "--state", sidecar, *LEARNING).code == 0
+    parsed, parse = list[int](), ledger.parse_entry
+
+    def counted(line: bytes, path: Path, number: int) -> Entry:
+        parsed.append(number)
+        return parse(line, path, number)
+
+    monkeypatch.setattr(ledger, "parse_entry", counted)
+    assert run("edit", world.model, stream, "--state", sidecar).code == 0
+    assert parsed == [1, 2], "whether the edit is the same is known without its line, whether its probes are is not"
 
 
 def test_a_stored_image_is_not_decoded_to_check_its_line_again(
