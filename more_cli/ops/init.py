@@ -182,14 +182,15 @@ def _prepare(
         _refuse_other_anchors(target, questions)
         if questions:
             meta.anchors = keep_anchors(target.folder, questions, first=True)
-            cache = target.folder / "cache" / answers_name(meta, meta.anchors, machine)
+        cache = target.folder / "cache" / answers_name(meta, meta.anchors, machine)
+        if questions and corrections:
             anchors = ask_anchors(runtime, questions, cache, progress)
     if corrections:
         meta.recipe, meta.calibration = calibrate(runtime, meta.recipe, chosen.sites, corrections, anchors, progress)
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)
-    if anchors:
-        with editor.attach(runtime):
-            editor.hold(anchors, fresh=True)
+    if questions:
+        with editor.attach(runtime):  # also to ask the base: both passes of a picture have the same features
+            editor.hold(anchors or ask_anchors(runtime, questions, cache, progress), fresh=True)
             name = directions_name(meta, meta.anchors, editor.records, machine)
             keep_directions(target.folder / "cache" / name, editor)
     update_state(state, editor)

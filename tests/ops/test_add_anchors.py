@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from more_cli.inputs.edits import Probe
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from more_cli.model.vision import VisionCache
 from more_cli.ops import anchors
 from support.helpers import Result, World, line, run
 from support.refused import assert_refused
@@ -76,6 +79,21 @@ def test_the_base_is_asked_new_questions_only(world: World, monkeypatch: pytest.
     for file in (world.folder / "cache").iterdir():
         file.unlink()
     assert run("verify", world.model, "--deep").code == 0, "whoever asks all of them gets the same bytes"
+
+
+def test_init_runs_the_vision_tower_once_a_picture(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base is asked about it, and its key goes into P."""
+    seen, see = list[str](), VisionCache._recorded
+
+    def saw(cache: VisionCache, run: Callable[[], object]) -> Any:
+        seen.append("a picture")
+        return see(cache, run)
+
+    monkeypatch.setattr(VisionCache, "_recorded", saw)
+    done = run(
+        "init", world.model, *HELD, "--anchors", world.root / "anchors.jsonl", "--state", world.root / "new.more"
+    )
+    assert (done.code, len(seen)) == (0, 1), done.err
 
 
 def test_no_model_is_loaded_if_all_are_held_already(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
