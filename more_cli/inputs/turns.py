@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from more_cli.errors import DataError
+from more_cli.inputs.complaints import shown
 from more_cli.text import reason_of, strict_json
 
 ROLES = ("user", "assistant")
@@ -34,11 +35,23 @@ class Part(_Strict):
     image: str | None = None
 
 
+_PARTS = TypeAdapter(list[Part])
+
+
+def _content(value: object) -> object:
+    """Check the parts by themselves, so that what is wrong with one is not said of a text as well."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError(f"must be a text or a list of parts, got {shown(value)}")
+    return _PARTS.validate_python(value)
+
+
 class Message(_Strict):
     """One earlier message, as a user writes it."""
 
     role: Literal["user", "assistant"]
-    content: str | list[Part]
+    content: Annotated[str | list[Part], BeforeValidator(_content)]
 
     @property
     def parts(self) -> list[Part]:

@@ -122,7 +122,7 @@ def test_ask_takes_a_video_and_earlier_turns(world: World) -> None:
     )
     for text, wrong in (
         ("{}", "is not a list of messages"),
-        ('[{"role": "user", "content": 1}]', "`0.content.str` is not as it should be"),
+        ('[{"role": "user", "content": 1}]', "`0.content` is not as it should be"),
         ('[{"role": "user", "content": "wet ?"}]', "the last message has no answer"),
         ("[", "not JSON"),
     ):

@@ -185,10 +185,20 @@ def test_a_video_of_a_probe_becomes_pictures(world: World) -> None:
         ({"messages": [ASKED]}, "the last message has no answer"),
         ({"messages": [AGAIN, {"role": "assistant", "content": ASKED["content"]}]}, "message 2 answers with an image"),
         ({"messages": [{"role": "user", "content": " "}, SAID]}, "message 1 has no text"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "`messages[0].role`"),
+        (
+            {"messages": [{"role": "system", "content": "x"}]},
+            '`messages[0].role` must be `user` or `assistant`, got "system"',
+        ),
+        (
+            {"messages": [{**ASKED, "content": 5}, SAID]},
+            "`messages[0].content` must be a text or a list of parts, got 5",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, SAID]}, "message 1 has no text"),
         ({"locality": [{"question": "q", "messages": [SAID]}]}, "message 1 is of `assistant`, not of `user`"),
-        ({"messages": [{**ASKED, "content": [{"type": "video"}]}, SAID]}, "`messages[0].content"),
+        (
+            {"messages": [{**ASKED, "content": [{"type": "video"}]}, SAID]},
+            '`messages[0].content[0].type` must be `text` or `image`, got "video"',
+        ),
     ],
 )
 def test_a_wrong_conversation_is_refused(world: World, fields: dict[str, Any], said: str) -> None:
