@@ -51,7 +51,8 @@ def verify(
     _show_verify(output, report)
     if report.failed:
         names = ", ".join(check.name for check in report.failed)
-        text = f"`{report.subject}` failed {len(report.failed)} of {counted(len(report.checks), 'check')}: {names}"
+        whose = " and ".join(f"`{subject}`" for subject in report.damaged)
+        text = f"{whose} failed {len(report.failed)} of {counted(len(report.checks), 'check')}: {names}"
         fail(StateError(text, report.failed[0].hint))
         raise typer.Exit(StateError.exit_code)
     if report.short:

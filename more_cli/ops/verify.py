@@ -79,14 +79,13 @@ class VerifyReport:
 
     target: Target
     deep: bool
+    subject: Path
+    """The folder that merge or export wrote, until a state of its own is checked; then that state."""
     checks: list[Check] = field(default_factory=list)
+    damaged: list[Path] = field(default_factory=list)
+    """The subjects that did not pass a check."""
     short: ResourceError | None = None
     """Why a check could not be made on this machine."""
-
-    @property
-    def subject(self) -> Path:
-        """The state that was checked, or the folder that merge or export wrote."""
-        return self.target.sidecar if any(check.name == "state" for check in self.checks) else self.target.model
 
     @property
     def failed(self) -> list[Check]:
@@ -107,6 +106,8 @@ class VerifyReport:
             self.checks.append(Check(name, "skipped", error.message, error.hint))
         except MoreError as error:
             self.checks.append(Check(name, "FAILED", error.message, error.hint))
+            if self.subject not in self.damaged:
+                self.damaged.append(self.subject)
         else:
             self.checks.append(Check(name, "ok", detail))
             return lambda: value
@@ -142,7 +143,7 @@ def verify(
     """
     if signers:
         ssh.require(signers)
-    report = VerifyReport(target, deep)
+    report = VerifyReport(target, deep, target.model)
     written = (target.model / PROVENANCE).is_file()
     if written:
         _verify_output(report, signers, progress)
@@ -168,6 +169,7 @@ def _verify_output(report: VerifyReport, signers: Path | None, progress: Progres
 def _verify_state(report: VerifyReport, machine: Machine, signers: Path | None, progress: Progress) -> None:
     """Check a state, its ledger and images, and the base it was made for."""
     target, deep, named = report.target, report.deep, dict[str, Named]()
+    report.subject = target.sidecar
     state = report.run("state", lambda: _state(target))
     ledger = report.run("ledger", lambda: _ledger(target, named))
     report.run("digest", lambda: _digest(target, state(), ledger()))

@@ -418,6 +418,16 @@ def test_a_merged_folder_that_was_changed(
     assert result.err.startswith(f"error: `{merged}` failed {len(failing)} of 5 checks")
 
 
+def test_what_failed_is_named_where_a_merged_folder_has_a_state_of_its_own(merged: Path) -> None:
+    run("init", merged)
+    edited(merged / "more.json", b"provenance/1", b"provenance/2")
+    folder = run("verify", merged)
+    assert (folder.code, folder.err.startswith(f"error: `{merged}` failed 1 of ")) == (5, True), folder.err
+    merged.with_name("merged.more").write_bytes(b"")
+    both = run("verify", merged)
+    assert both.err.startswith(f"error: `{merged}` and `{merged}.more` failed 2 of "), both.err
+
+
 def test_a_merged_folder_that_is_no_checkpoint_any_more_is_to_be_written_again(merged: Path) -> None:
     edited(merged / "config.json", b"{", b"[")
     failed = [check for check in run("verify", merged, "--json").json["checks"] if check["verdict"] == "FAILED"]
