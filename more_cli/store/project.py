@@ -125,7 +125,7 @@ def read_settings(path: Path) -> Settings:
     return found
 
 
-_HINT = f"its keys are {', '.join(KEYS)}; `more status --settings` shows what is in force"
+_HINT = f"its keys are {', '.join(KEYS)}"
 
 
 def _problem(key: str, value: object) -> tuple[str, str] | None:

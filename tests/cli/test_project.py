@@ -225,7 +225,7 @@ def test_gates_are_those_of_eval_unless_some_are_typed(world: World, elsewhere: 
         (
             "zzz = 1\n",
             "more.toml:1: there is no key `zzz`",
-            "its keys are model, state, recipe, gates, anchors, device",
+            "its keys are model, state, recipe, gates, anchors, device\n",
         ),
         ("\n\n[recipe]\nrank = 4\n", "more.toml:3: `recipe` cannot be a table", "it takes the name of a recipe"),
         ("device = 1\n", "more.toml:1: `device` cannot be `1`", "it takes the name of a device"),
