@@ -233,7 +233,7 @@ def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
         hint = f"download it first and give its path: nothing is fetched from `{scheme[0]}`"
         raise DataError(f"image `{shorten(spelled)}` is a URL", hint)
     if not spelled.strip():
-        raise DataError("image path is empty", "remove `image` for an edit without an image")
+        raise DataError("image path is empty", "leave the image out to ask without one")
     path = Path(os.path.abspath(root / spelled))
     if strict and (Path(spelled).is_absolute() or ".." in Path(spelled).parts):
         raise _outside(spelled, root)
@@ -387,7 +387,7 @@ def _check_size(image: Image.Image, shown: str) -> None:
     if width < 1 or height < 1:
         raise DataError(f"image `{shown}` has no pixels: {width} x {height}")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        limit = f"{MAX_PIXELS // 10**6} megapixels and sides of {MAX_SIDE:,}"
+        limit = f"{MAX_PIXELS // 10**6} megapixels" if width * height > MAX_PIXELS else f"{MAX_SIDE:,} on one side"
         raise DataError(f"image `{shown}` is {width} x {height}, more than {limit}", "shrink it")
 
 

@@ -387,6 +387,18 @@ def truncated_image(world):
     return stream(world, line(1, image="cut.png"))
 
 
+@case(4, "edits.jsonl:2: image `wide.png` is 9000 x 9000, more than 36 megapixels\n", "hint: shrink it")
+def an_image_of_many_pixels(world):
+    (world.root / "wide.png").write_bytes(tiny_png(9_000, 9_000, b""))
+    return stream(world, line(1, image="wide.png"))
+
+
+@case(4, "edits.jsonl:2: image `long.png` is 40000 x 1, more than 32,768 on one side\n")
+def an_image_of_one_long_side(world):
+    (world.root / "long.png").write_bytes(tiny_png(40_000, 1, b""))
+    return stream(world, line(1, image="long.png"))
+
+
 @case(4, "edits.jsonl:2: image `bomb.png` has more than 36 megapixels")
 def decompression_bomb(world):
     (world.root / "bomb.png").write_bytes(tiny_png(60_000, 60_000, b""))
