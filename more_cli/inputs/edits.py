@@ -350,9 +350,22 @@ def raise_all(problems: Iterable[Problem]) -> None:
     """
     listed = list(problems)
     if listed:
-        raise StreamErrors([str(item) for item in listed], next((item.hint for item in listed if item.hint), ""))
+        raise StreamErrors([str(item) for item in listed], _hint(listed))
 
 
+def _hint(problems: list[Problem]) -> str:
+    """Return what helps with all problems; where they differ, the first hints, each with the first line it is for."""
+    first: dict[str, str] = {}
+    for problem in problems:
+        first.setdefault(problem.hint, problem.where)
+    if len(first) == 1:
+        return problems[0].hint
+    hints = [f"{where}: {hint}" for hint, where in first.items() if hint]
+    return "; ".join(hints[:HINTS])
+
+
+HINTS = 4
+"""Largest number of hints about one file."""
 LineModel = TypeVar("LineModel", bound=BaseModel)
 EDITS_INSTEAD = (
     "an edit line, where a question is wanted (`question`, `image`, `answer`); `more eval` without --probes asks what "

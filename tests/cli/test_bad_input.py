@@ -410,6 +410,13 @@ def images_that_are_none(world):
     return stream(world, line(1, image="img"), line(2, image="edits.jsonl"))
 
 
+@case(
+    4, "hint: edits.jsonl:2: leave the image out to ask without one; edits.jsonl:3: the file must hold one JSON object"
+)
+def each_problem_has_its_hint(world):
+    return stream(world, line(1, image=""), "[]", line(2, target=""))
+
+
 @case(4, "edits.jsonl:2", "edits.jsonl:21:", "error: and 5 more")
 def every_problem_is_listed(world):
     return stream(world, *(line(1, target="") for _ in range(25)))
