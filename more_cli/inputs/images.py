@@ -242,7 +242,8 @@ def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
     except DataError as error:
         if error.hint or Path(spelled).is_absolute():
             raise
-        hint = f"image paths start at `{root}`; `--image-root DIR` names another folder"
+        start = f"`{root}`" if root.is_dir() else f"`{root}`, which is no folder"
+        hint = f"image paths start at {start}; `--image-root DIR` names another folder"
         if os.path.isfile(root / spelled.replace("\\", "/")):  # a file of edits that was written on Windows
             hint = "write `/` in place of `\\`: it is understood on every system"
         raise DataError(error.message, hint) from error

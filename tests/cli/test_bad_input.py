@@ -387,6 +387,11 @@ def truncated_image(world):
     return stream(world, line(1, image="cut.png"))
 
 
+@case(4, "edits.jsonl:1: image not found: `img/red.png`", "hint: image paths start at `nowhere`, which is no folder;")
+def image_root_that_is_not_there(world):
+    return edit(world, "--image-root", "nowhere")
+
+
 @case(4, "edits.jsonl:2: image `wide.png` is 9000 x 9000, more than 36 megapixels\n", "hint: shrink it")
 def an_image_of_many_pixels(world):
     (world.root / "wide.png").write_bytes(tiny_png(9_000, 9_000, b""))
