@@ -21,6 +21,7 @@ _WORDS = (
         "let the later one count, or revert one of them",
     ),
     (r"name a new file with -o", "type another name"),
+    (r"type one, in quotes", "type one"),
     (r"--([a-z][a-z-]*)", r"option \1"),
 )
 """Pattern and what stands for it; the last one takes every other option."""

@@ -183,7 +183,9 @@ def test_an_uploaded_picture_is_asked_about_and_stored_nowhere(page: Page) -> No
 
 
 def test_a_question_that_cannot_be_asked_is_a_sentence(page: Page) -> None:
-    assert "the question is empty" in page.result(page.post("/ask", picture="", question=" ")).text
+    empty = page.result(page.post("/ask", picture="", question=" ")).text
+    assert "the question is empty" in empty
+    assert "in quotes" not in empty, "nothing is typed in a shell"
     bad = page.post("/ask", picture="", question=QUESTION, upload=("x.png", b"not a picture", "image/png"))
     assert (bad.status_code, "`x.png` is not a readable image" in bad.text) == (422, True)
 
