@@ -26,7 +26,8 @@ def explain(detail: ErrorDetails, known: list[str]) -> str:
     if detail["type"] == "less_than_equal":
         return f"`{place}` must be at most {detail['ctx']['le']}, got {shown(detail['input'])}"
     if detail["type"] == "literal_error":
-        return f"`{place}` must be {detail['ctx']['expected'].replace(chr(39), '`')}, got {shown(detail['input'])}"
+        choices = detail["ctx"]["expected"].replace("'", "`")
+        return f"`{place}` must be {choices}, got {shown(detail['input'])}"
     kind = detail["type"].removesuffix("_type")
     wanted = {"string": "a string", "list": "a list", "dict": "an object", "model": "an object"}
     expected = wanted.get(kind.removesuffix("_attributes"), "a whole number from 1")

@@ -25,6 +25,8 @@ from more_cli.inputs.turns import Message, Turn, checked_messages, shown_in, tur
 from more_cli.inputs.video import FRAMES, MOST, frames_of
 from more_cli.text import shorten
 
+HINTS = 4
+"""Largest number of hints about one file."""
 TARGET_CHARACTERS = 2_000
 """Longest target, characters; the number of tokens is checked later, with the tokenizer."""
 ID_CHARACTERS = 200
@@ -364,8 +366,6 @@ def _hint(problems: list[Problem]) -> str:
     return "; ".join(hints[:HINTS])
 
 
-HINTS = 4
-"""Largest number of hints about one file."""
 LineModel = TypeVar("LineModel", bound=BaseModel)
 EDITS_INSTEAD = (
     "an edit line, where a question is wanted (`question`, `image`, `answer`); `more eval` without --probes asks what "

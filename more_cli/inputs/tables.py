@@ -71,10 +71,12 @@ def _csv_rows(path: Path) -> Iterator[Record]:
         while (cells := rows.cells()) is not None:
             if rows.problem:
                 yield Record(str(path), rows.first, problem=rows.problem)
+            elif not any(cells):
+                continue  # an empty line, or cells without text, as spreadsheets leave them at the end
             elif len(cells) == len(header):
                 row = {column: cell or None for column, cell in zip(header, cells, strict=True)}
                 yield Record(str(path), rows.first, row)
-            elif cells:  # an empty line has none
+            else:
                 text = f"has {counted(len(cells), 'cell')}, the header has {len(header)}"
                 problem = rows.wrong(text, "put quotes around a cell with a delimiter in it")
                 yield Record(str(path), rows.first, problem=problem)

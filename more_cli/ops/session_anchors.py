@@ -106,9 +106,8 @@ class SessionAnchors:
         lines, said = list(map(as_line, other.questions)), read_cache(other.answers)
         if len(said) == 2 * len(lines):
             self._said |= {line: (said[f"{n}.tokens"], said[f"{n}.base"]) for n, line in enumerate(lines)}
-        if self._meta.recipe.basis != "pca":  # whose A, and so what is a direction in, depends on the anchors
-            directed = read_cache(other._directions_file(other._meta.sites))
-            self._directed |= {lines[int(place)]: one for place, one in directed.items()}
+        directed = read_cache(other._directions_file(other._meta.sites))
+        self._directed |= {lines[int(place)]: one for place, one in directed.items()}
 
     def load(self, digest: str) -> int:
         """Take the set of anchors with this digest, those of now and more; return how many there were."""
@@ -163,10 +162,13 @@ def directions_name(meta: StateMeta, digest: str | None, sites: Sequence[SiteRec
     """Return the name of the file that caches the directions of those anchors of this set that are watched."""
     ranks = [site.rank for site in sites]
     facts = digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(machine)
-    return cache_name("watched", *facts)
+    return cache_name(*facts, kind="directions")
 
 
 def keep_directions(path: Path, editor: MoreEditor) -> None:
-    """Write the directions of an editor's watched anchors, if there are any."""
-    if editor.directions:
+    """Write the directions of an editor's watched anchors, if there are any.
+
+    With the basis `pca` they stay in memory: its A, in which they are measured, can change in a compaction.
+    """
+    if editor.directions and editor.recipe.basis != "pca":
         write_cache(path, {str(place): one for place, one in editor.directions.items()})

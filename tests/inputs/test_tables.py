@@ -147,6 +147,13 @@ def test_the_rest_of_a_bad_row_of_csv_is_no_row_of_its_own(tmp_path: Path) -> No
     }
 
 
+def test_a_row_of_csv_without_text_is_no_row(tmp_path: Path) -> None:
+    file = tmp_path / "sheet.csv"
+    file.write_text("question,target\nq1,a\n,\n\nq2,\n,,,\n")
+    rows = [(row.line, row.value, row.problem) for row in table_rows(file)]
+    assert rows == [(2, {"question": "q1", "target": "a"}, None), (5, {"question": "q2", "target": None}, None)]
+
+
 def test_a_bad_byte_far_down_is_named_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "long.csv"
     file.write_bytes(b"question,target\n" + b"what is it?,tram\n" * 2_000 + b"what?,tr\xffm\n")

@@ -138,7 +138,8 @@ def test_a_basis_that_the_state_stores_comes_back_where_it_is_undone(world: Worl
     state = world.root / "one.more"
     world.write([{"image": f"img/{colour}.png", "question": "what is it ?"} for colour in COLOURS[:6]], "anchors.jsonl")
     world.write([{"image": f"img/{COLOURS[6]}.png", "question": "who is it ?"}], "more.jsonl")
-    few = ("criterion=margin", "joint.rounds=1", "max_steps=20", "max_write=0.5", "basis=pca", "anchors.prompts=[]")
+    few = ("criterion=margin", "joint.rounds=1", "max_steps=20", "max_write=0.5", "basis=pca")
+    few = (*few, "anchors.prompts=[]", "anchors.watched=2")
     few = tuple(part for key in few for part in ("--set", key))
     assert run("init", world.model, *few, "--anchors", world.root / "anchors.jsonl", "--state", state).code == 0
     world.edit("--state", state)
@@ -148,6 +149,9 @@ def test_a_basis_that_the_state_stores_comes_back_where_it_is_undone(world: Worl
     assert "(undone: " in done.out
     after = load_file(state)
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+    cache = state.with_name("one.more.d") / "cache"
+    assert list(cache.glob("anchors-*"))
+    assert not list(cache.glob("directions-*")), "they are those of one A"
 
 
 @pytest.mark.parametrize(("how", "did"), [("anew", "written anew"), ("all", "checked")])
