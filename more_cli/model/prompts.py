@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
+from more_cli.inputs.images import ImageSource
 from more_cli.inputs.turns import shown_in
 from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
@@ -74,6 +76,7 @@ class Prompter:
         self.decoder_start = decoder_start
         self._recent: OrderedDict[Query, _Prompted] = OrderedDict()
         self._bytes = 0
+        self._pictures: dict[str, Image] = {}
         self._chat = self._chat_template()
         named = json.dumps(self.tokenizer.special_tokens_map, sort_keys=True, default=str)
         self._rendered = _RENDERED.setdefault((self._chat, named, system, self.family.sees), {})
@@ -290,13 +293,20 @@ class Prompter:
         return self._recent[query]
 
     def _process(self, text: str, query: Query) -> tuple[Tensor, dict[str, Tensor]]:
-        images = [source.open() for source in query.images]
+        images = self._open(query.images)
         begun = {"add_special_tokens": False} if self._begun(text) else {}
         values = dict(self.processor(text=[text], images=images or None, return_tensors="pt", **begun))
         ids: Tensor = values["input_ids"][0]
         # Without an image a Q-Former gets no input.
         extras = values.keys() - _NOT_INPUTS if images else values.keys() & {*PER_TOKEN}
         return ids, {name: values[name] for name in sorted(extras) if isinstance(values[name], Tensor)}
+
+    def _open(self, sources: Sequence[ImageSource]) -> list[Image]:
+        """Return decoded pictures; they stay decoded until others come, since the next question is often about them."""
+        if sources:
+            known = self._pictures
+            self._pictures = {each.sha256: known.get(each.sha256) or each.open() for each in sources}
+        return [self._pictures[each.sha256] for each in sources]
 
     def _begun(self, text: str) -> bool:
         """Whether a prompt already has the token that begins a sequence: the tokenizer must not add another one."""

@@ -118,6 +118,19 @@ def test_a_question_asked_again_soon_is_not_processed_again(runtime: Runtime, pi
         assert all(torch.equal(encoded.extras[name], cold.extras[name]) for name in cold.extras)
 
 
+def test_a_picture_is_decoded_once_for_questions_in_a_row(runtime: Runtime, pictures, monkeypatch) -> None:
+    opened, decode = [], ImageSource.open
+    monkeypatch.setattr(ImageSource, "open", lambda source: opened.append(source.spelled) or decode(source))
+    asked = [Query((pictures[colour],), text) for colour in ("green", "blue") for text in ("how far ?", "how old ?")]
+    warm = [runtime.encode(query) for query in asked]
+    assert opened == ["green.png", "blue.png"]
+    for query, encoded in zip(asked, warm, strict=True):
+        runtime.prompter._recent.clear()
+        runtime.prompter._pictures.clear()
+        cold = runtime.encode(query)
+        assert all(torch.equal(encoded.extras[name], cold.extras[name]) for name in cold.extras)
+
+
 def test_the_image_matters(runtime: Runtime, pictures) -> None:
     (query, target), *_ = pairs(pictures)
     other = Query((pictures["blue"],), query.question)
