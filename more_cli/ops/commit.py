@@ -60,9 +60,8 @@ def compact_if_due(
         return None
     session.save()
     announce(session.standing.memory.standing, sum(line.wall_ms or 0.0 for line in session.ledger.history) / 1000)
-    started, done = time.monotonic(), None
-    with stop.waiting():
-        done = session.compact()
+    started = time.monotonic()
+    done = stop.waiting(session.compact)
     if done is None:
         raise Interrupted
     return _append(session, started, {"kind": "compact", **_together(session, "compaction", done)})

@@ -155,8 +155,7 @@ class EditLoop:
         self.snapshots.before_edit()
         entry = commit_edit(session, edit, kept, attempt)
         supersedes = report.count(entry, contradicted)
-        with self.stop.waiting():
-            self._listener.edited(entry, entry.status, new=True, supersedes=supersedes)
+        self.stop.waiting(lambda: self._listener.edited(entry, entry.status, new=True, supersedes=supersedes))
         self.compact()
         if self._due():
             session.save()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Self, TypeVar
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Generic, NoReturn, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -22,38 +23,48 @@ class Prefetch(Generic[T]):
         self._prepare: Callable[[T], object] = lambda item: None
         self._idle: Callable[[], object] = lambda: None
         self._patience: float | None = None
-        self._worker: ThreadPoolExecutor | None = None
-        self._next: Future[T] | None = None
+        self._worker: Thread | None = None
+        # A signal may raise anywhere in the receiver. In these queues no lock stays behind then, as one of a Future or
+        # a Queue can: the worker would wait for it for ever.
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._fetched: SimpleQueue[Callable[[], T]] = SimpleQueue()
 
     def start(self, prepare: Callable[[T], object], idle: Callable[[], object], patience: float) -> None:
         """Start to prefetch; `prepare` gets each item in the thread, `idle` runs in this thread every `patience` s."""
         self._prepare, self._idle, self._patience = prepare, idle, patience
-        self._worker = ThreadPoolExecutor(1, "prefetch")
-        self._next = self._worker.submit(self._fetch)
+        self._worker = Thread(target=self._work, name="prefetch", daemon=True)
+        self._worker.start()
+        self._wanted.put(True)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        if self._worker is None or self._next is None:
+        if self._worker is None:
             return next(self._items)
-        item = self._result(self._next)
-        self._next = self._worker.submit(self._fetch)
+        item = self._wait()()
+        self._wanted.put(True)
         return item
 
-    def _fetch(self) -> T:
-        item = next(self._items)
-        self._prepare(item)
-        return item
-
-    def _result(self, future: Future[T]) -> T:
+    def _wait(self) -> Callable[[], T]:
         while True:
             try:
-                return future.result(self._patience)
-            except TimeoutError:
-                if future.done():  # its own
-                    raise
+                return self._fetched.get(timeout=self._patience)
+            except Empty:
                 self._idle()
+
+    def _work(self) -> None:
+        while self._wanted.get():
+            self._fetched.put(self._fetch())
+
+    def _fetch(self) -> Callable[[], T]:
+        """Return what gives the next item, or raises what was raised instead."""
+        try:
+            item = next(self._items)
+            self._prepare(item)
+        except BaseException as error:
+            return _raising(error)
+        return lambda: item
 
     def __enter__(self) -> Self:
         return self
@@ -61,4 +72,12 @@ class Prefetch(Generic[T]):
     def __exit__(self, *_: object) -> None:
         self._close()
         if self._worker is not None:
-            self._worker.shutdown()
+            self._wanted.put(False)
+            self._worker.join()
+
+
+def _raising(error: BaseException) -> Callable[[], NoReturn]:
+    def again() -> NoReturn:
+        raise error
+
+    return again

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -58,13 +58,16 @@ class Stop:
         if at_once:
             raise KeyboardInterrupt
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Run a block that waits for another process: the first signal ends it at once."""
-        self._waiting = True
+    def waiting(self, call: Callable[[], Item]) -> Item | None:
+        """Call what waits for another process, or can be made again: the first signal ends it at once, then with None.
+
+        One frame, since a signal can raise on the way into and out of a `with` block too, where nothing would catch it.
+        """
         try:
-            with suppress(KeyboardInterrupt):
-                yield
+            self._waiting = True
+            return call()
+        except KeyboardInterrupt:
+            return None
         finally:
             self._waiting = False
 
@@ -72,9 +75,7 @@ class Stop:
         """Yield items until asked to stop; a signal also ends the wait for the next item."""
         left = iter(items)
         while not self.asked:
-            item = None
-            with self.waiting():
-                item = next(left, None)
+            item = self.waiting(lambda: next(left, None))
             if item is None:
                 return
             yield item

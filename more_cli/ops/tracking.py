@@ -10,12 +10,11 @@ Ids, statuses and numbers are sent; no question, answer, picture or path is.
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any, Final, Protocol, TextIO
 
 from more_cli.errors import DISTRIBUTION, UsageError, install_hint
@@ -52,7 +51,8 @@ class Tracking:
         self.problem = ""
         """What the tracker failed with, or that values were dropped."""
         self._tracker = tracker
-        self._calls: queue.Queue[tuple[str, tuple[Any, ...]] | None] = queue.Queue(WAITING)
+        # A signal may raise while a call is passed on: no lock stays behind in this kind of queue.
+        self._calls: SimpleQueue[tuple[str, tuple[Any, ...]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True, name=f"tracker {name}")
         self._thread.start()
 
@@ -70,12 +70,8 @@ class Tracking:
 
     def close(self) -> None:
         """Wait until everything is passed on, but not for long."""
-        end = time.monotonic() + CLOSE_SECONDS
-        try:
-            self._calls.put(None, timeout=CLOSE_SECONDS)
-        except queue.Full:
-            self.problem = self.problem or "it is too slow"
-        self._thread.join(max(0.0, end - time.monotonic()))
+        self._calls.put(None)
+        self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             self.problem = self.problem or f"it did not end within {CLOSE_SECONDS:.0f} s"
 
@@ -84,9 +80,9 @@ class Tracking:
         return threading.current_thread() is self._thread
 
     def _pass(self, method: str, *arguments: Any) -> None:
-        try:
-            self._calls.put_nowait((method, arguments))
-        except queue.Full:
+        if self._calls.qsize() < WAITING:
+            self._calls.put((method, arguments))
+        else:
             self.problem = self.problem or "it is too slow, and values were dropped"
 
     def _work(self) -> None:

@@ -191,6 +191,32 @@ def test_an_error_is_raised_in_place_of_its_item() -> None:
     assert idle
 
 
+SIGNALLED = """
+import random, signal, threading
+from more_cli.ops.prefetch import Prefetch
+from more_cli.ops.signals import stoppable
+
+def items(closed):
+    while not closed.wait(0.0003):
+        yield 1
+
+for number in range(2000):
+    closed = threading.Event()
+    with stoppable() as stop, Prefetch(items(closed), closed.set) as ahead:
+        ahead.start(lambda item: None, lambda: None, 0.0002)
+        signal.signal(signal.SIGALRM, stop.ask)
+        signal.setitimer(signal.ITIMER_REAL, random.Random(number).uniform(0.0002, 0.004))
+        for item in stop.before_each(ahead):
+            pass
+"""
+
+
+def test_a_signal_at_any_moment_ends_the_wait() -> None:
+    """Among them are moments between the lines of what passes items from thread to thread."""
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], timeout=120, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_image_that_vanishes_after_prefetching_is_reported_for_its_edit(world: World, tmp_path: Path) -> None:
     """It existed when it was prefetched; the store reads it again."""
     picture = tmp_path / "later.png"

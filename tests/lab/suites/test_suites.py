@@ -286,7 +286,7 @@ def test_bad_records_are_named_with_file_and_place(tmp_path: Path) -> None:
         f"error: {path}:3: `target` is empty",
         f"error: {path}:4: `locality[0].answer` must be a string, got 3",
     ]
-    assert result.err.splitlines()[3].startswith("hint: every record of this suite has src, alt, ")
+    assert result.err.splitlines()[3].startswith(f"hint: {path}:2: every record of this suite has src, alt, ")
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_lines_that_are_no_question_are_named(tmp_path: Path) -> None:
         f"error: {root}/count/2.txt: not UTF-8: byte 0xff at byte 7",
         f"error: {root}/count/3.txt: holds no questions",
         f"error: {root}/count/4.txt: is larger than 64 KiB",
-        "hint: a line is `question<TAB>Yes` or `question<TAB>No`",
+        f"hint: {root}/count/1.txt:1: a line is `question<TAB>Yes` or `question<TAB>No`",
     ]
 
 
