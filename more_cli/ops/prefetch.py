@@ -24,8 +24,8 @@ class Prefetch(Generic[T]):
         self._idle: Callable[[], object] = lambda: None
         self._patience: float | None = None
         self._worker: Thread | None = None
-        # A signal may raise anywhere in the receiver. In these queues no lock stays behind then, as one of a Future or
-        # a Queue can: the worker would wait for it for ever.
+        # A signal may raise at any line of the receiver. A Future or a Queue can keep its lock then, and the worker
+        # would wait for it for ever; these queues cannot.
         self._wanted: SimpleQueue[bool] = SimpleQueue()
         self._fetched: SimpleQueue[Callable[[], T]] = SimpleQueue()
 
@@ -42,7 +42,12 @@ class Prefetch(Generic[T]):
     def __next__(self) -> T:
         if self._worker is None:
             return next(self._items)
-        item = self._wait()()
+        give = self._wait()
+        try:
+            item = give()
+        except BaseException:
+            self._fetched.put(give)  # an iterator that has ended says so whenever it is asked
+            raise
         self._wanted.put(True)
         return item
 

@@ -59,9 +59,10 @@ class Stop:
             raise KeyboardInterrupt
 
     def waiting(self, call: Callable[[], Item]) -> Item | None:
-        """Call what waits for another process, or can be made again: the first signal ends it at once, then with None.
+        """Call a function and return its result; the first signal ends it at once, and the result is None.
 
-        One frame, since a signal can raise on the way into and out of a `with` block too, where nothing would catch it.
+        It is for what waits for another process, or can be made again. All is in one frame: a signal can also raise on
+        the way into a `with` block or out of it, where nothing would catch it.
         """
         try:
             self._waiting = True

@@ -122,11 +122,17 @@ def test_no_scratch_file_is_left_wherever_the_last_save_was_killed(
         assert finished(world, sidecar) == undisturbed, f"killed at step {number}"
 
 
+def two_applied(world: World, folder: Path) -> tuple[Path, Path]:
+    """Return a state of two edits, and their file."""
+    sidecar, stream = folder / "s.more", world.edits(2, "two.jsonl")
+    assert run("edit", world.model, stream, "--state", sidecar, *LEARNING).code == 0
+    return sidecar, stream
+
+
 def test_a_finished_stream_is_not_applied_again_and_the_model_is_not_loaded(
     world: World, undisturbed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sidecar, stream = tmp_path / "s.more", world.edits(2, "two.jsonl")
-    assert run("edit", world.model, stream, "--state", sidecar, *LEARNING).code == 0
+    sidecar, stream = two_applied(world, tmp_path)
     before, ledger = sidecar.read_bytes(), world.entries(sidecar)
     monkeypatch.setattr("more_cli.ops.session.load_runtime", lambda *_, **__: pytest.fail("the model was loaded"))
     again = run("edit", world.model, stream, "--state", sidecar, "--json")
@@ -137,8 +143,7 @@ def test_a_finished_stream_is_not_applied_again_and_the_model_is_not_loaded(
 def test_the_ledger_line_of_an_applied_edit_is_parsed_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sidecar, stream = tmp_path / "s.more", world.edits(2, "two.jsonl")
-    assert run("edit", world.model, stream, "--state", sidecar, *LEARNING).code == 0
+    sidecar, stream = two_applied(world, tmp_path)
     parsed, parse = list[int](), ledger.parse_entry
 
     def counted(line: bytes, path: Path, number: int) -> Entry:
@@ -153,8 +158,7 @@ def test_the_ledger_line_of_an_applied_edit_is_parsed_once(
 def test_a_stored_image_is_not_decoded_to_check_its_line_again(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sidecar, stream = tmp_path / "s.more", world.edits(2, "two.jsonl")
-    assert run("edit", world.model, stream, "--state", sidecar, *LEARNING).code == 0
+    sidecar, stream = two_applied(world, tmp_path)
     decoded, decode = list[str](), images.decode_image
     monkeypatch.setattr(images, "decode_image", lambda data, name: decoded.append(name) or decode(data, name))
     for given in (stream, "-"):
