@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from more_cli.model.batches import Encoded, Query
+from more_cli.model.batches import Batch, Encoded, Query
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 
@@ -28,6 +28,8 @@ class Anchor:
     base: Tensor
     """(K, vocabulary) float32: the base's log-probabilities at the answer's positions."""
     encode: Callable[[], Encoded]
+    keys: Mapping[str, Tensor] | None = None
+    """The base's keys by site, where the pass that measured `base` also recorded them."""
 
     @cached_property
     def encoded(self) -> Encoded:
@@ -35,10 +37,15 @@ class Anchor:
         return self.encode()
 
 
-def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
+ReadKeys = Callable[[Batch], Mapping[str, Tensor]]
+"""Returns the keys by site of the last recorded pass."""
+
+
+def make_anchor(runtime: Runtime, query: Query, answer: str | None, keys: ReadKeys | None = None) -> Anchor:
     """Make an anchor by asking the untouched base: for the given `answer` or, without one, its own greedy answer.
 
-    Anchors are made one at a time, so that what is cached does not depend on what else was in a batch.
+    Anchors are made one at a time, so that what is cached does not depend on what else was in a batch. With `keys` the
+    attached branches record the same pass.
     """
     with runtime.base():
         if answer is None:
@@ -47,9 +54,11 @@ def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
             whole = runtime.encode(query, answer)
             tokens = whole.input_ids[whole.target.start :].tolist()
         encoded = runtime.encode(query).followed_by(tokens)
-        scored = runtime.score(runtime.batch([encoded]))
+        batch = runtime.batch([encoded])
+        scored = runtime.score(batch, keys=keys is not None)
     answered = encoded.input_ids[encoded.target.start : encoded.target.stop]
-    return Anchor(query.question, answered, scored.log_probabilities()[0][scored.mask[0]].cpu(), lambda: encoded)
+    base = scored.log_probabilities()[0][scored.mask[0]].cpu()
+    return Anchor(query.question, answered, base, lambda: encoded, keys(batch) if keys else None)
 
 
 def restore_anchor(runtime: Runtime, query: Query, tokens: Tensor, base: Tensor) -> Anchor:

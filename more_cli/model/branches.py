@@ -64,8 +64,8 @@ class Branch:
     """One site's branch: A (r, d_in) and B (d_out, r), given in float32 on the site's device.
 
     B stays in float32, where small writes add up, and is rounded for a pass as `computes_in` says. With `recording` on,
-    a forward pass keeps the coordinates Z of its tokens and a backward pass the gradient of B. With B = 0 and no
-    recording the branch costs nothing: the site runs unchanged.
+    a forward pass keeps the coordinates Z of its tokens and a backward pass the gradient of B. Switched off, the branch
+    still keeps Z, but adds nothing. With B = 0 and no recording it costs nothing: the site runs unchanged.
     """
 
     def __init__(self, name: str, module: str, A: Tensor, B: Tensor, scale: float) -> None:
@@ -139,15 +139,18 @@ class Branch:
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Forward hook: add the branch to the Linear's output."""
-        if not self.enabled or not (self._written or self.recording):
+        adds = self.enabled and self._written
+        if not (adds or self.recording):
             return output
         x = args[0].to(output.device, self.dtype)
-        if self.recording and torch.is_grad_enabled():
+        if self.enabled and self.recording and torch.is_grad_enabled():
             delta = self.recorded(x, self._rounded.detach().requires_grad_())
         else:
             Z = product(x, self.A)
             if self.recording:
                 self._Z.append(Z)
+            if not adds:
+                return output
             delta = self.scale * product(Z, self._rounded)
         # Added before it is rounded to the Linear's dtype: a sum in float16 would round twice.
         return (output.to(self.dtype) + delta).to(output.dtype)

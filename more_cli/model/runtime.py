@@ -244,19 +244,25 @@ class Runtime:
             padded = torch.stack([pad(state, (0, 0, longest - len(state), 0)) for state in states])
             self._prefix.hold(batch.sequences, padded.to(self.model.dtype))
         self._start_pass(batch)
-        for branch in self._branches:
-            branch.recording = keys or record
-            if branch.recording:
-                branch.start_recording(add=add)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad() if record else torch.no_grad())
             stack.enter_context(self._serving(batch))
             if self._prefix is not None:
                 stack.enter_context(self._prefix.serving(batch.sequences))
+            if keys or record:  # behind the others: to serve pictures the tower may run, which is not recorded
+                stack.enter_context(self._recording(add))
             output = self._forward(batch)
-        for branch in self._branches:
-            branch.recording = False
         return Scored(output, batch.targets, batch.mask)
+
+    @contextmanager
+    def _recording(self, add: bool) -> Iterator[None]:
+        for branch in self._branches:
+            branch.start_recording(add=add)
+        try:
+            yield
+        finally:
+            for branch in self._branches:
+                branch.recording = False
 
     @timed("backward")
     def backward(self, loss: Tensor) -> float:

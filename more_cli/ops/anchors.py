@@ -25,7 +25,7 @@ from more_cli.text import canonical_json, counted, reason_of, shorten
 if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
 
-    from more_cli.editors.anchors import Anchor
+    from more_cli.editors.anchors import Anchor, ReadKeys
     from more_cli.model.runtime import Runtime
 
 FILE = "anchors.jsonl"
@@ -176,11 +176,13 @@ def ask_anchors(
     *,
     known: Sequence[Anchor] = (),
     said: Mapping[str, Said] = NOTHING,
+    keys: ReadKeys | None = None,
 ) -> list[Anchor]:
     """Return anchors with the base's log-probabilities, read from the file `cache` or computed and written there.
 
-    `known` are those of the first questions, if the base was asked them before; for `said` see `ask_once`. The runtime
-    must be attached, so that image features are kept; its branches are switched off meanwhile.
+    `known` are those of the first questions, if the base was asked them before; for `said` see `ask_once`, for `keys`
+    `make_anchor`. The runtime must be attached, so that image features are kept; its branches are switched off
+    meanwhile.
 
     Raises:
         StateError, DataError: a picture is missing or has changed.
@@ -199,27 +201,27 @@ def ask_anchors(
     anchors = list(known)
     for question in questions[len(known) :]:
         progress(len(anchors), len(questions), "asking the base for anchors")
-        anchors.append(ask_once(runtime, question, said))
+        anchors.append(ask_once(runtime, question, said, keys))
     keep_answers(cache, anchors)
     return anchors
 
 
-def ask_once(runtime: Runtime, question: Probe, said: Mapping[str, Said]) -> Anchor:
+def ask_once(runtime: Runtime, question: Probe, said: Mapping[str, Said], keys: ReadKeys | None = None) -> Anchor:
     """Return an anchor with the base's log-probabilities; `said` is what it said before, by the anchor's line."""
     from more_cli.editors.anchors import restore_anchor
     from more_cli.model.batches import Query
 
     if known := said.get(as_line(question)):
         return restore_anchor(runtime, Query.of(question), *known)
-    return ask_base(runtime, question)
+    return ask_base(runtime, question, keys)
 
 
-def ask_base(runtime: Runtime, question: Probe) -> Anchor:
-    """Return an anchor with the base's log-probabilities."""
+def ask_base(runtime: Runtime, question: Probe, keys: ReadKeys | None = None) -> Anchor:
+    """Return an anchor with the base's log-probabilities, and with its keys if these are to be read."""
     from more_cli.editors.anchors import make_anchor
     from more_cli.model.batches import Query
 
-    return make_anchor(runtime, Query.of(question), question.answer)
+    return make_anchor(runtime, Query.of(question), question.answer, keys)
 
 
 def keep_answers(cache: Path, anchors: Sequence[Anchor]) -> None:

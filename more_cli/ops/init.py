@@ -189,8 +189,9 @@ def _prepare(
         meta.recipe, meta.calibration = calibrate(runtime, meta.recipe, chosen.sites, corrections, anchors, progress)
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)
     if questions:
-        with editor.attach(runtime):  # also to ask the base: both passes of a picture have the same features
-            editor.hold(anchors or ask_anchors(runtime, questions, cache, progress), fresh=True)
+        with editor.attach(runtime):  # also to ask the base, so that one pass gives the answer's odds and the keys
+            keys = None if meta.recipe.basis == "pca" else editor.sites.keys  # this basis is made of all anchors
+            editor.hold(anchors or ask_anchors(runtime, questions, cache, progress, keys=keys), fresh=True)
             name = directions_name(meta, meta.anchors, editor.records, machine)
             keep_directions(target.folder / "cache" / name, editor)
     update_state(state, editor)

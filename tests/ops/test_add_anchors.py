@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from more_cli.editors.anchors import Anchor
+from more_cli.editors.anchors import Anchor, ReadKeys
 from more_cli.inputs.edits import Probe
-from more_cli.model.batches import Encoded, Query
+from more_cli.model.batches import Batch, Encoded, Query
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 from more_cli.model.vision import VisionCache
 from more_cli.ops import anchors
 from support.helpers import Result, World, line, run
@@ -68,9 +69,9 @@ def test_the_base_is_asked_new_questions_only(world: World, monkeypatch: pytest.
     world.write([*ANCHORS, {"question": "is it old ?"}], "anchors.jsonl")
     asked, ask = [], anchors.ask_base
 
-    def counted(runtime: Runtime, question: Probe) -> Anchor:
+    def counted(runtime: Runtime, question: Probe, keys: ReadKeys | None) -> Anchor:
         asked.append(question.question)
-        return ask(runtime, question)
+        return ask(runtime, question, keys)
 
     with monkeypatch.context() as patch:
         patch.setattr(anchors, "ask_base", counted)
@@ -94,6 +95,22 @@ def test_init_runs_the_vision_tower_once_a_picture(world: World, monkeypatch: py
         "init", world.model, *HELD, "--anchors", world.root / "anchors.jsonl", "--state", world.root / "new.more"
     )
     assert (done.code, len(seen)) == (0, 1), done.err
+
+
+def test_init_measures_the_answer_and_the_keys_of_an_anchor_in_one_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes, score = list[int](), Runtime.score
+
+    def counted(runtime: Runtime, batch: Batch, **recorded: Any) -> Scored:
+        passes.append(len(batch))
+        return score(runtime, batch, **recorded)
+
+    monkeypatch.setattr(Runtime, "score", counted)
+    done = run(
+        "init", world.model, *HELD, "--anchors", world.root / "anchors.jsonl", "--state", world.root / "new.more"
+    )
+    assert (done.code, passes) == (0, [1, 1]), done.err
 
 
 def test_no_model_is_loaded_if_all_are_held_already(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

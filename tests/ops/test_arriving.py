@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from more_cli.editors.anchors import Anchor
+from more_cli.editors.anchors import Anchor, ReadKeys
 from more_cli.editors.draws import watched_places
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.files import sha256_file
@@ -375,23 +375,23 @@ def test_the_cache_is_one_file_a_set_and_changes_no_bit(whole: World, empty: Wor
 
 
 def test_nearness_of_an_anchor_is_computed_once_whenever_it_came(empty: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the first ones it follows from their keys, which P absorbs; of those that edits brought it is kept."""
-    computed, keys = list[str](), MoreEditor._keys
+    """Of those that edits brought it is kept."""
+    computed, key = list[str](), MoreEditor._key
 
-    def counted(editor: MoreEditor, anchors: Sequence[Anchor]) -> Any:
-        computed.extend(anchor.question for anchor in anchors)
-        return keys(editor, anchors)
+    def counted(editor: MoreEditor, anchor: Anchor) -> Any:
+        computed.append(anchor.question)
+        return key(editor, anchor)
 
-    monkeypatch.setattr(MoreEditor, "_keys", counted)
+    monkeypatch.setattr(MoreEditor, "_key", counted)
     call(empty, LINES[:1])
-    first = len(computed)
-    assert first == len(listed(empty)) == 2, "no pass but the one for P"
+    first = len(listed(empty))
+    assert (first, computed) == (2, []), "no pass but the one that asks the base"
     for number in range(1, 5):
         call(empty, LINES[number : number + 1])
     arrived = len(listed(empty)) - first
     watched = len(watched_places(first + arrived, 3)) - len(watched_places(first, 3))
     assert watched > 0
-    assert len(computed) - first == arrived + watched, "one pass of the edited model, one of the base if watched"
+    assert len(computed) == arrived + watched, "one pass of the edited model, one of the base if watched"
 
 
 def test_a_revert_asks_the_base_no_anchor_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,9 +399,9 @@ def test_a_revert_asks_the_base_no_anchor_again(world: World, monkeypatch: pytes
     before, asked, measured = listed(world), list[Probe](), list[str]()
     ask, directions = anchors.ask_base, MoreEditor._directions
 
-    def counted(runtime: Runtime, question: Probe) -> Anchor:
+    def counted(runtime: Runtime, question: Probe, keys: ReadKeys | None) -> Anchor:
         asked.append(question)
-        return ask(runtime, question)
+        return ask(runtime, question, keys)
 
     def also_counted(editor: MoreEditor, anchors: Sequence[Anchor]) -> list[Tensor]:
         measured.extend(anchor.question for anchor in anchors)

@@ -197,7 +197,7 @@ class MoreEditor(Editor):
             watched = split(anchors, self.recipe.anchors.watched)[1]
             self.directions = {place: direction(keys[place], self.sites) for place in watched}
         elif absorb_from is not None and self.recipe.anchors.keys:
-            self._absorb(self._keys(anchors[absorb_from:]))
+            self._absorb([self._key(anchor) for anchor in anchors[absorb_from:]])
         self._held, self._watched = {}, None
         self._take(anchors, 0)
 
@@ -206,7 +206,7 @@ class MoreEditor(Editor):
         if directions:
             self.directions = {**self.directions, **directions}
         if self.recipe.anchors.keys:
-            self._absorb(self._keys(anchors))
+            self._absorb([self._key(anchor) for anchor in anchors])
         self._take(anchors, start)
 
     def _take(self, anchors: Sequence[Anchor], start: int) -> None:
@@ -227,7 +227,7 @@ class MoreEditor(Editor):
         if self._watched:
             self._watched = self._watched.without(places)
 
-    def start_from(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
+    def start_from(self, anchors: Sequence[Anchor]) -> list[Mapping[str, Tensor]]:
         """Fix every relative lambda from the anchors' keys, let P absorb these if the recipe says so, and return them.
 
         If the basis comes from data, it is computed first, from the anchors' inputs.
@@ -235,7 +235,7 @@ class MoreEditor(Editor):
         if self.recipe.basis == "pca":
             self._A = principal_bases(self._working.runtime, self.sites, anchors)
             self.sites.use(self._A)
-        keys = self._keys(anchors)
+        keys = [anchor.keys or self._key(anchor) for anchor in anchors]
         self.sites.fix_ridge(keys)
         if self.recipe.anchors.keys:
             self._absorb(keys)
@@ -243,18 +243,14 @@ class MoreEditor(Editor):
 
     def _directions(self, anchors: Sequence[Anchor]) -> list[Tensor]:
         with self.sites.without_writes():
-            keys = self._keys(anchors)
-        return [direction(key, self.sites) for key in keys]
+            return [direction(self._key(anchor), self.sites) for anchor in anchors]
 
-    def _keys(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
-        """Return the keys of each anchor by site; one pass each, so keys do not depend on the rest of a batch."""
-        runtime, sites = self._working.runtime, self.sites
-        keys = []
-        for anchor in anchors:
-            batch = runtime.batch([anchor.encoded])
-            runtime.score(batch, keys=True)
-            keys.append(sites.keys(batch))
-        return keys
+    def _key(self, anchor: Anchor) -> dict[str, Tensor]:
+        """Return an anchor's keys by site; in a pass of its own, so they do not depend on the rest of a batch."""
+        runtime = self._working.runtime
+        batch = runtime.batch([anchor.encoded])
+        runtime.score(batch, keys=True)
+        return self.sites.keys(batch)
 
     def _absorb(self, keys: Sequence[Mapping[str, Tensor]]) -> None:
         for key in keys:

@@ -265,6 +265,23 @@ def make_tokens(runtime: Runtime, query: Query) -> list[int]:
         return make_anchor(runtime, query, None).tokens.tolist()
 
 
+def test_an_anchor_has_the_keys_of_the_base_whatever_was_written(runtime, sites, tmp_path) -> None:
+    editor = MoreEditor.fresh(recipe(), sites)
+    query = Query((picture(tmp_path, "white"),), "a photo of")
+    with editor.attach(runtime):
+        before = make_anchor(runtime, query, None, editor.sites.keys).keys
+        stream(editor, requests(tmp_path)[:1])
+        after = make_anchor(runtime, query, None, editor.sites.keys).keys
+        plain = make_anchor(runtime, query, None)
+        written = editor._key(plain)
+        with editor.sites.without_writes():
+            alone = editor._key(plain)
+    for name in alone:
+        assert torch.equal(before[name], after[name])
+        assert torch.equal(before[name], alone[name])
+    assert any(not torch.equal(before[name], written[name]) for name in alone)
+
+
 def test_anchor_keys_enter_p_and_settle_lambda(runtime, sites, tmp_path) -> None:
     editor = MoreEditor.fresh(recipe(), sites)
     with editor.attach(runtime):
