@@ -11,8 +11,10 @@ from more_cli.demo import run as made
 from more_cli.demo.files import demo_model_dir, write_files
 from more_cli.errors import StateError
 from more_cli.inputs.edits import read_edits, read_probes
+from more_cli.outputs.evaluations import DemoOutput
 from more_cli.recipe.files import data_folder
 from support.helpers import run, tree
+from support.schemas import differences_of
 
 NAMES = {"llava", "images", "edits.jsonl", "anchors.jsonl", "regression.jsonl"}
 
@@ -73,6 +75,7 @@ def test_an_interrupted_demo_goes_on_and_a_finished_one_stays(tmp_path: Path, mo
     (folder / "notes.txt").write_text("mine")
     done = run("demo", folder, "--json")
     assert (done.code, done.json["edit"]["applied"], done.json["holding"]) == (0, 0, 1)
+    assert differences_of(DemoOutput, done.json) == []
 
     before = tree(folder)
     again = run("demo", folder)
