@@ -55,10 +55,12 @@ class Plan:
 
     sources: Sequence[SourceState]
     union: Union
+    shared: int
+    """Number of first lines that all states have."""
     start: SourceState
     """The state whose first lines are taken over."""
     kept: int
-    """Number of these lines."""
+    """Number of these lines: the shared ones, and those after them that are the next steps."""
     again: Sequence[Step]
     """What is applied after them, in order."""
     base: StateMeta | None = None
@@ -268,9 +270,9 @@ def _apply(draft: Session, plan: Plan, step: Step) -> None:
 
 
 def _has_joint_writing(plan: Plan) -> bool:
-    """Return whether one of the states wrote edits together after the lines that are taken over."""
+    """Return whether one of the states wrote edits together that are applied again; compactions come by themselves."""
     return any(entry.joint for entry in plan.lines) or any(
-        kind == "consolidate" for source in plan.sources for kind, _ in list(source.ledger.history.kinds())[plan.kept :]
+        source.ledger.history[plan.shared :].of_kind("consolidate") for source in plan.sources
     )
 
 

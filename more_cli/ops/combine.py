@@ -93,7 +93,7 @@ def _with_most_kept(sources: Sequence[SourceState], found: Union, steps: Sequenc
         more, steps_done = _taken_over(source, shared, rest)
         if steps_done > done:
             best, kept, done = source, shared + more, steps_done
-    return Plan(sources, found, best, kept, rest[done:])
+    return Plan(sources, found, shared, best, kept, rest[done:])
 
 
 def _is_past(step: Step, past: dict[str, int], first: Ledger) -> bool:

@@ -83,7 +83,7 @@ def rebase(
     checkpoint = open_checkpoint(target.model)
     target.require_place()
     setup, found = _setup(old, source.model, checkpoint), union([old])
-    plan = Plan([old], found, old, 0, steps_of(found, [old]), setup)
+    plan = Plan([old], found, 0, old, 0, steps_of(found, [old]), setup)
     report = RebaseReport(target, plan, dry_run=options.dry_run)
     if ledger := assemble(report, partial(_is_there, target, report.plan), machine, progress, starting=starting):
         report.reasons = {edit.id: edit.reason for edit in ledger.failed()}

@@ -386,6 +386,14 @@ def test_what_was_written_together_comes_edit_by_edit_unless_all_states_have_it(
     assert deep(world).code == 0
 
 
+def test_what_a_short_state_wrote_together_is_noted_beside_a_longer_one_that_is_taken_over(world: World) -> None:
+    edit(world, "a", [0, 1, 2], *JOINT)
+    edit(world, "b", [3], *JOINT, "--consolidate", "run")
+    done = combine(world, "ab", "--json").json
+    assert done["kept"] == 3  # more lines than the other state has
+    assert "what was written together (--batch, --consolidate) is written edit by edit" in done["notes"]
+
+
 def test_a_compaction_that_only_the_edits_of_both_are_enough_for_comes_by_itself(runs: Runs, world: World) -> None:
     compact = (*SMALL, "--set", "compact=3", "--set", "joint.rounds=3")
     edit(world, "a", [0], *compact)
