@@ -5,6 +5,7 @@ Without a running clock a part costs the check of one variable.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -53,9 +54,9 @@ def running(clock: Clock) -> Iterator[None]:
 
 
 class Every:
-    """Returns true once per so many ticks or so many seconds, whichever comes first."""
+    """Returns true once per so many seconds or, if given, so many ticks, whichever comes first."""
 
-    def __init__(self, ticks: int, seconds: float) -> None:
+    def __init__(self, seconds: float, ticks: float = math.inf) -> None:
         self.ticks, self.seconds = ticks, seconds
         self._count, self._since = 0, time.monotonic()
 

@@ -67,7 +67,7 @@ def finish(draft: Session, kept: int, again: Sequence[Step], apply: Callable[[St
     again = again[len(made_lines(own, kept)) :]
     if not (again or draft.behind or draft.lacks_anchor_keys or draft.compaction_due):
         return
-    due, snapshots = Every(SAVE_EVERY, SAVE_SECONDS), Snapshots(draft)
+    due, snapshots = Every(SAVE_SECONDS, SAVE_EVERY), Snapshots(draft)
     # Not saved after an error, which may have struck inside a write: then the draft stays as last saved.
     with suppress(Interrupted), draft.attached(writing=True, replay=False):
         for place in stop.before_each(range(draft.state.meta.edits, len(own.history))):

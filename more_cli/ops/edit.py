@@ -140,7 +140,7 @@ class EditLoop:
         self.session, self.stop = session, stop
         self.snapshots = Snapshots(session)
         self._report, self._listener, self._total = report, listener, total
-        self._due = Every(save_every, SAVE_SECONDS)
+        self._due = Every(SAVE_SECONDS, save_every)
 
     def put(self, edit: Edit, describe: Callable[[], Mapping[str, Any]], attempt: Try) -> None:
         """Apply one edit; `describe` returns what its ledger line says of it, and stores its images.

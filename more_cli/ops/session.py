@@ -221,7 +221,7 @@ class Session:
         meta = self.state.meta
         edits = self.ledger.head, meta.edits, self.anchors.digest
         facts = how, edits, meta.base, meta.template, meta.recipe.canonical(), versions(self.machine)
-        path, due = self._cache / cache_name(*facts, kind="unfinished"), Every(1 << 62, SAVE_SECONDS)
+        path, due = self._cache / cache_name(*facts, kind="unfinished"), Every(SAVE_SECONDS)
 
         def save(tensors: Callable[[], dict[str, Tensor]]) -> None:
             if due():

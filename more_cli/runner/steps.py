@@ -68,7 +68,7 @@ class Run:
     observer: Observer | None = None
     asked: int = 0
     """Questions that the base was asked."""
-    _save: Every = field(default_factory=lambda: Every(SAVE_EDITS, SAVE_SECONDS))
+    _save: Every = field(default_factory=lambda: Every(SAVE_SECONDS, SAVE_EDITS))
 
     @property
     def steps(self) -> int:

@@ -76,7 +76,7 @@ class Fits:
         unfinished = folder / UNFINISHED
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        due = Every(1 << 62, SAVE_SECONDS)
+        due = Every(SAVE_SECONDS)
         data = FitData(
             edits,
             held_out,
