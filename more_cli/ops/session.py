@@ -325,8 +325,5 @@ def open_session(
 
 def update_state(state: State, editor: MoreEditor) -> None:
     """Take the editor's tensors and site descriptions into the state."""
-    tensors = editor.state_dict()
     state.meta.sites = editor.records
-    names = [site.name for site in state.meta.sites]
-    state.B, state.P = ({name: tensors[f"{name}.{kind}"] for name in names} for kind in "BP")
-    state.A = {name: tensors[f"{name}.A"] for name in names} if state.meta.recipe.stores_basis else {}
+    state.B, state.P, state.A = editor.tensors()

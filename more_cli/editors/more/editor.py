@@ -121,7 +121,7 @@ class MoreEditor(Editor):
             with runtime.attached(sites.branches):
                 yield
         finally:
-            self._B, self._P, self._A = self._tensors()
+            self._B, self._P, self._A = self.tensors()
             self._records = sites.records
             self._attached = None
 
@@ -261,9 +261,17 @@ class MoreEditor(Editor):
         self._records = [unedited_site(record, self.recipe) for record in self._records]
         self._B, self._P, self._A = empty_tensors(self._records, self.recipe)
 
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Return B, P, and A where it is stored, by site name."""
+        if self._attached is None:
+            return self._B, self._P, self._A
+        weights, P = self._attached.sites.tensors()
+        moved = {name: value.A for name, value in weights.items() if value.A is not None}
+        return {name: value.B for name, value in weights.items()}, P, self._A | moved
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return `<site>.B` and `<site>.P` of every site, and `<site>.A` where the recipe stores it."""
-        kinds = zip("BPA", self._tensors(), strict=True)
+        kinds = zip("BPA", self.tensors(), strict=True)
         return {f"{name}.{kind}": value for kind, values in kinds for name, value in values.items()}
 
     def frozen(self, meta: StateMeta) -> State:
@@ -318,14 +326,6 @@ class MoreEditor(Editor):
     def _working(self) -> Attached:
         assert self._attached is not None, "attach the editor first"
         return self._attached
-
-    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Return B, P, and A where it is stored."""
-        if self._attached is None:
-            return self._B, self._P, self._A
-        weights, P = self._attached.sites.tensors()
-        moved = {name: value.A for name, value in weights.items() if value.A is not None}
-        return {name: value.B for name, value in weights.items()}, P, self._A | moved
 
 
 def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:
