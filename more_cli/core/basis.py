@@ -48,7 +48,7 @@ def _leading(rows: int, rank: int, d_in: int, seed: int, kind: Kind) -> Tensor:
     else:
         X = _normal(rows, d_in, seed)
         # With nearly as many rows as columns X is ill conditioned, and only Householder's Q is the same everywhere.
-        X = _cholesky_qr_(X) if 4 * rows <= d_in else orthonormal_again(X)[1].contiguous()
+        X = _cholesky_qr_(X) if 4 * rows <= d_in else lq(X)[1].contiguous()
     # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
     A: Tensor = X.to(torch.float32)
     return A
@@ -83,10 +83,10 @@ def _cholesky_qr_(X: Tensor) -> Tensor:
     return X
 
 
-def orthonormal_again(A: Tensor) -> tuple[Tensor, Tensor]:
+def lq(A: Tensor) -> tuple[Tensor, Tensor]:
     """Return L (r, r), lower triangular with a positive diagonal, and Q (r, d_in) with orthonormal rows, of A = L Q.
 
-    Householder's algorithm, which takes any A: one that training has spoilt gives a result that is not finite.
+    By Householder's algorithm, which takes any A: of one that is not finite L and Q are not finite, without an error.
     """
     V, R = torch.linalg.qr(A.T)
     signs = torch.where(R.diagonal() < 0, -1.0, 1.0).to(A)

@@ -52,13 +52,13 @@ def test_rows_are_made_orthonormal_again_in_their_order_and_with_their_signs() -
     """A moved A gets the rows that are nearest to where they were, so P still speaks of about the same coordinates."""
     before = basis.draw_basis(6, 30, seed=0).double()
     moved = before + 1e-3 * inputs(6, 30)
-    L, Q = basis.orthonormal_again(moved)
+    L, Q = basis.lq(moved)
     torch.testing.assert_close(L @ Q, moved)
     torch.testing.assert_close(Q @ Q.T, torch.eye(6).double())
     assert torch.equal(L, L.tril())
     assert float((Q - before).abs().max()) < 5e-3
     torch.testing.assert_close(Q, basis.orthonormal(moved))
-    assert not basis.orthonormal_again(moved / 0)[1].isfinite().all(), "no error: the edit is refused"
+    assert not basis.lq(moved / 0)[1].isfinite().all(), "no error: the edit is refused"
 
 
 def test_stretch_bounds_the_length_of_a_product() -> None:
@@ -75,8 +75,8 @@ def test_stretch_bounds_the_length_of_a_product() -> None:
 def test_a_drawn_basis_is_householders_to_the_last_digits(rank: int, d_in: int) -> None:
     X = basis._normal(rank, d_in, seed=5)
     Q = basis._leading(rank, rank, d_in, 5, "orthonormal").double()
-    torch.testing.assert_close(Q, basis.orthonormal_again(X)[1], atol=1e-7, rtol=0)
-    assert float((basis._cholesky_qr_(X.clone()) - basis.orthonormal_again(X)[1]).abs().max()) < 1e-14
+    torch.testing.assert_close(Q, basis.lq(X)[1], atol=1e-7, rtol=0)
+    assert float((basis._cholesky_qr_(X.clone()) - basis.lq(X)[1]).abs().max()) < 1e-14
 
 
 def test_numbers_drawn_in_parts_are_those_of_one_draw() -> None:

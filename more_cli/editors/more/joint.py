@@ -84,7 +84,7 @@ def consolidate(
         while edits.left:
             unfinished.keep(passes, partial(edits.kept, round))
             progress(len(numbers) - len(edits.left), len(numbers), f"writing edits together, round {round + 1}")
-            edits.write_next(SIZE)
+            edits.write_next()
     passes.margin = passes.recipe.margin
     edits.score_all()
     passes.scores = edits.scores
@@ -128,9 +128,9 @@ class _Standing:
             if self.harmed:
                 self.passes.attempt.train_on(moved.anchor for moved in self.watch.harmed)
 
-    def write_next(self, size: int) -> None:
-        """Write the next `size` of those that are left, which scores these."""
-        chosen, self.left = self.left[:size], self.left[size:]
+    def write_next(self) -> None:
+        """Write the next `SIZE` of those that are left, which scores these."""
+        chosen, self.left = self.left[:SIZE], self.left[SIZE:]
         self.passes.write(chosen, self.passes.steps(chosen, rescore=True))
         self.scores, self.current = self.scores | self.passes.scores, False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ class Weights:
 
     @property
     def finite(self) -> list[Tensor]:
-        """Whether every number of B, and of A, is: () bool each."""
+        """Whether all numbers of B are finite, and those of A: () bool each, so that Python need not wait for a GPU."""
         return [torch.isfinite(value).all() for value in (self.B, self.A) if value is not None]
 
 
@@ -85,7 +85,7 @@ def rebuild_basis(record: SiteRecord, kind: basis.Kind = "orthonormal") -> Tenso
     return A
 
 
-def check_basis(record: SiteRecord, kind: basis.Kind = "orthonormal") -> None:
+def check_basis(record: SiteRecord, kind: basis.Kind) -> None:
     """Check what `rebuild_basis` checks, without drawing more of A than its fingerprint is made of.
 
     Raises:
@@ -167,11 +167,12 @@ class TrainedBasisSite(WrittenSite):
     """
 
     branch: TrainedBasisBranch
-    rate: float = 0.0
+    _: KW_ONLY
+    rate: float
     """Learning rate of A."""
-    orthonormal: bool = False
+    orthonormal: bool
     """Whether A's rows are made orthonormal again after each write."""
-    drawn: Tensor | None = None
+    drawn: Tensor
     """A before the first write."""
 
     @property
@@ -187,7 +188,6 @@ class TrainedBasisSite(WrittenSite):
     def clear(self) -> None:
         """Set B to zero and A to what it was before the first write."""
         super().clear()
-        assert self.drawn is not None
         self.branch.basis = self.drawn
 
     def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
@@ -204,7 +204,7 @@ class TrainedBasisSite(WrittenSite):
         assert step.A is not None
         B, A = before.B + share * step.B, before.A + share * step.A
         if self.orthonormal:
-            L, Q = basis.orthonormal_again(A.double())
+            L, Q = basis.lq(A.double())
             B, A = (B.double() @ L).to(B), Q.to(A)  # B A = (B L) Q: the model stays the same
         # Row-major, as they are stored: a product must round the same after a restart.
         self.branch.B, self.branch.basis = B.contiguous(), A.contiguous()
@@ -327,12 +327,10 @@ class Sites:
     @timed("absorb")
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         """Return each site's key (r,), or keys (n, r), from the last recorded pass; none if it did not run."""
-        keys = {}
-        places = batch.answer_places
+        keys, mean = {}, self.recipe.pooling == "mean"
         for name, site in self._sites.items():
-            relevant = places if self.keys_from_answer(site) else None
             if site.branch.ran:
-                mean = self.recipe.pooling == "mean"
+                relevant = batch.answer_places if self.keys_from_answer(site) else None
                 keys[name] = site.branch.key(relevant) if mean else site.branch.token_keys(relevant)
         return keys
 
@@ -415,7 +413,7 @@ class Sites:
             branch.A = A.to(branch.A)
 
     def finite(self) -> bool:
-        """Whether everything that was written is."""
+        """Return whether everything that was written is finite."""
         return all(read([flag for site in self for flag in site.weights.finite]))
 
     def _limit(self, site: WrittenSite, recipe: Recipe) -> float:

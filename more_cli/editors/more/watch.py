@@ -145,7 +145,5 @@ class Watch:
     def _change(self, moved: Moved) -> str:
         text = self.passes.model.runtime.prompter.text
         before, after = text(moved.anchor.tokens), text(moved.said)
-        change, by = f"from `{shorten(before)}` to `{shorten(after)}` (", f"by {moved.drift:.2g} nats)"
-        if before == after:
-            change = f"(`{shorten(before)}`, "
-        return f"the answer to `{shorten(moved.anchor.question)}` {change}{by}"
+        change = f"from `{shorten(before)}` to `{shorten(after)}` (" if before != after else f"(`{shorten(before)}`, "
+        return f"the answer to `{shorten(moved.anchor.question)}` {change}by {moved.drift:.2g} nats)"
