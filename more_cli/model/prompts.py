@@ -121,14 +121,14 @@ class Prompter:
 
     def render(self, query: Query) -> str:
         """Return the prompt up to where the answer begins, control tokens inside the question made inert."""
-        text = self._render(query, answer=None).replace(_QUESTION, self.inert(self._worded(query)))
+        text = self._render(query).replace(_QUESTION, self.inert(self._worded(query)))
         for number, turn in enumerate(query.turns):
             text = text.replace(_TURN.format(number), self.inert(turn.text))
         return text
 
     def turn(self) -> tuple[list[int], str]:
         """Return the tokens before the question of a prompt without a picture, and the text that follows it."""
-        before, _, after = self._render(Query((), ""), answer=None).partition(_QUESTION)
+        before, _, after = self._render(Query((), "")).partition(_QUESTION)
         # Without the last space: most tokenizers join it to the word that follows.
         return self._tokens(before.rstrip(" ")), after
 
@@ -198,13 +198,14 @@ class Prompter:
         named = {str(getattr(self.processor, name, "") or "") for name in ("image_token", "video_token")}
         return ({str(token) for token in self.tokenizer.all_special_tokens} | added | named) - {""}
 
-    def _render(self, query: Query, answer: str | None) -> str:
+    def _render(self, query: Query) -> str:
+        """Return the prompt with placeholders for the question and for what was said before it."""
         images = len(query.images) - shown_in(query.turns)
         shape = tuple((turn.role, turn.images) for turn in query.turns)
         if not self._chat:
             prompt = self._phrased(images, shape)
             return f"{self.system} {prompt}" if self.system else prompt
-        (text,) = self._chatted([(images, answer, shape)])
+        (text,) = self._chatted([(images, None, shape)])
         return text
 
     def _phrased(self, images: int, shape: _Shape) -> str:

@@ -101,7 +101,8 @@ class _Served:
     def __init__(self, kept: Sequence[int], cached: Sequence[Mapping[int, Any]]) -> None:
         self.kept = kept
         self.cached = cached
-        self._usable = False
+        self._dim: int | None = None
+        """Dimension along which the outputs for several questions are joined; None in a layout that is not known."""
 
     def layer(self, index: int, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs in place of a layer."""
@@ -109,16 +110,14 @@ class _Served:
         def forward(*args: Any, **kwargs: Any) -> Any:
             states: Tensor = args[0] if args else kwargs["hidden_states"]
             if index == 0:
-                self._usable = (
-                    _joined([states_of(outputs[self.kept[0]]) for outputs in self.cached], states.shape) is not None
-                )
-            if not self._usable:  # a layout this cache does not know: run the layer itself
+                self._dim = _joining([states_of(outputs[self.kept[0]]).shape for outputs in self.cached], states.shape)
+            if self._dim is None:  # run the layer itself
                 return original(*args, **kwargs)
             if index not in self.kept:
                 # Nothing should read this output; if something does, NaN shows it.
                 return torch.full_like(states, torch.nan)
-            joined = _joined([states_of(outputs[index]) for outputs in self.cached], states.shape)
-            assert joined is not None
+            parts = [states_of(outputs[index]) for outputs in self.cached]
+            joined = torch.cat(parts, self._dim) if len(parts) > 1 else parts[0]
             return with_states(self.cached[0][index], moved(joined, states.device))
 
         return forward
@@ -168,15 +167,13 @@ def with_states(output: Any, states: Tensor) -> Any:
     return states if isinstance(output, Tensor) else (states, *output[1:])
 
 
-def _joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor | None:
-    """Concatenate hidden states to this shape, along the dimension that gives it; None if none does."""
-    if len(parts) == 1:
-        return parts[0] if parts[0].shape == shape else None
-    for dim in range(len(shape) - 1):
-        sizes = [(*part.shape[:dim], *part.shape[dim + 1 :]) for part in parts]
-        others = (*shape[:dim], *shape[dim + 1 :])
-        if all(size == others for size in sizes) and sum(part.shape[dim] for part in parts) == shape[dim]:
-            return torch.cat(list(parts), dim)
+def _joining(parts: Sequence[torch.Size], whole: torch.Size) -> int | None:
+    """Return the dimension along which hidden states of these shapes join to the whole one; None if none does."""
+    for dim in range(len(whole) - 1):
+        others = (*whole[:dim], *whole[dim + 1 :])
+        alike = all((*part[:dim], *part[dim + 1 :]) == others for part in parts)
+        if alike and sum(part[dim] for part in parts) == whole[dim]:
+            return dim
     return None
 
 

@@ -45,7 +45,7 @@ class Work:
     def of(cls, lines: Sequence[Entry], replayed: int) -> Work:
         """Return the work of applying these lines of a ledger again; the result of the first `replayed` ones stays."""
         edits = [line.kind == "edit" for line in lines]
-        joint = sum(line.kind in ("consolidate", "compact") for line in lines)
+        joint = sum(line.joint_writing for line in lines)
         return cls(sum(edits), sum(edits[:replayed]), joint, sum(line.wall_ms or 0.0 for line in lines) / 1000)
 
     def __str__(self) -> str:

@@ -266,7 +266,8 @@ class _Run:
             session = open_session(target, self.machine, self.progress, runtime)
             if created := report.run.created:
                 session.blueprint = created.plan.blueprint
-            session.compacts = self.options.compact and self.options.consolidate != "anew"  # it is one
+            # `--consolidate anew` is a compaction itself.
+            session.compacts = self.options.compact and self.options.consolidate != "anew"
             _refuse_other_recipe(session, self.options)
             pending, ahead = self._pending(session, edits), arriving
             if ahead is None:  # a whole file is compared with the ledger first: often nothing is left to do

@@ -53,21 +53,20 @@ class Fold:
 
 
 def patches_of(
-    state: State, rounding: Rounding, seed: int, keys: Mapping[str, str] | None = None
+    state: State, rounding: Rounding, seed: int, keys: Mapping[str, str]
 ) -> tuple[list[Fold], dict[str, Patch]]:
     """Return a patch for every written site, by disk key, and a `Fold` for each, which the patch fills when it runs.
 
-    `keys` says what a site's disk key is in the checkpoint that is patched, where it is another.
+    `keys` are the disk keys in the checkpoint that is patched, by those in the edited one.
     """
     folds, patches = [], {}
     for number, record in enumerate(state.meta.sites):
         if not state.written(record.name):
             continue  # its bytes stay as in the base
-        key = keys[record.disk_key] if keys else record.disk_key
-        record_fold = Fold(record.name, key, "")
         generator = torch.Generator().manual_seed(seed + number) if rounding == "stochastic" else None
-        folds.append(record_fold)
-        patches[key] = _patch(state, record, record_fold, generator)
+        stats = Fold(record.name, keys[record.disk_key], "")
+        folds.append(stats)
+        patches[stats.disk_key] = _patch(state, record, stats, generator)
     return folds, patches
 
 

@@ -228,7 +228,7 @@ class Entry(Strict):
         """Largest drift of the watched anchors that were scored afterwards, nats per token; None if none was."""
         if not self.drifts:
             return None
-        return max(drift for _, drift in self.drifts) + 0.0  # never minus nothing
+        return max(drift for _, drift in self.drifts) + 0.0  # -0.0 becomes 0.0
 
     @property
     def said_before(self) -> str | None:

@@ -412,10 +412,9 @@ def _late_reason(entry: Entry) -> str:
     return "still wrong after its batch was written" if entry.joint else "wrong since a consolidation"
 
 
-def content_digest(entries: Iterable[Entry]) -> str:
+def content_digest(entries: Entries) -> str:
     """Return the digest of edits in their order, by which the sidecar says which edits it holds."""
-    pairs = entries.contents() if isinstance(entries, Entries) else ((line.id, line.content) for line in entries)
-    return reduce(_next_digest, pairs, START)
+    return reduce(_next_digest, entries.contents(), START)
 
 
 def extend_digest(digest: str, entry: Entry) -> str:

@@ -83,14 +83,13 @@ def snapshots_folder(folder: Path) -> Path:
 
 
 def keep_snapshot(sidecar: Path, ledger: Ledger, edits: int) -> Path:
-    """Keep a copy of a sidecar that holds the first `edits` entries of the history.
+    """Keep a copy of a sidecar that holds the first `edits` entries of the history, at least one.
 
     Raises:
         StateError: not writable.
         ResourceError: no space.
     """
-    number = ledger.history[:edits].numbers()[-1] if edits else 0
-    path = snapshots_folder(ledger.folder) / f"{number:06}.more"
+    path = snapshots_folder(ledger.folder) / f"{ledger.history.numbers()[edits - 1]:06}.more"
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as scratch:

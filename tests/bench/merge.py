@@ -81,7 +81,8 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
 def parts(model: Path, out: Path) -> dict[str, float]:
     """Return the core seconds of the parts of a merge with `--link`, with the base in the page cache."""
     session = open_session(locate(model, None), Machine())
-    _, patches = patches_of(session.editor, "nearest", 0)
+    keys = {site.disk_key: site.disk_key for site in session.state.meta.sites}
+    _, patches = patches_of(session.state, "nearest", 0, keys)
     checkpoint = session.checkpoint
     (shard,) = {checkpoint.tensors[key].shard for key in patches}
 
