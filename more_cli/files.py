@@ -260,7 +260,7 @@ def _beside(target: Path, kind: str) -> Path:
 
 
 def _stem(target: Path) -> str:
-    """Return the part of a scratch file's name that says whose it is; a long name is cut, and told by its hash."""
+    """Return the part of a scratch file's name that says whose it is; a long name is cut, and its hash added."""
     name = target.name
     return name if len(name) <= _LONG else f"{name[:_LONG]}-{sha256_bytes(os.fsencode(name))[:8]}"
 

@@ -168,7 +168,7 @@ def batches(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
 def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate: bool, keep: bool) -> list[ProbeScore]:
     queries = [probe.query for probe in probes]
     encoded = [runtime.encode(query, probe.target) for query, probe in zip(queries, probes, strict=True)]
-    parts = _scored(runtime, encoded)
+    parts = list(runtime.score_all(encoded))
     values = [row for part in parts for row in _rows(metrics.of_targets(part))]
     answers = [answer for part in parts for answer in _forced_answers(runtime, part)]
     if generate:
@@ -211,7 +211,7 @@ def ask(
         # Published code has no end token in its answers.
         encoded = [runtime.encode(q, probe.gold).unended for q, probe in zip(queries, probes, strict=True)]
         tokens: Sequence[Sequence[int]] = runtime.generate(queries, ANSWER_TOKENS)
-        return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
+        return _references(runtime, encoded, list(runtime.score_all(encoded)), tokens, yardstick)
     if answers is None:
         return _ask_for_own(runtime, queries, probes, yardstick)
     numbered = dict(zip(range(len(queries)), answers, strict=True))
@@ -224,7 +224,7 @@ def _ask_on(
     """Return the model's greedy answers to the questions whose index has one of these `answers`, with logits on it."""
     asked = [queries[place] for place in answers]
     encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(asked, answers.values(), strict=True)]
-    parts = _scored(runtime, encoded)
+    parts = list(runtime.score_all(encoded))
     tokens = _greedy(runtime, asked, encoded, parts, ANSWER_TOKENS)
     return dict(zip(answers, _references(runtime, encoded, parts, tokens, yardstick), strict=True))
 
@@ -247,7 +247,7 @@ def _ask_for_own(
         own |= dict(zip(unknown, answers, strict=True))
     tokens = [own[place] for place in range(len(queries))]
     encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, tokens, strict=True)]
-    return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
+    return _references(runtime, encoded, list(runtime.score_all(encoded)), tokens, yardstick)
 
 
 def _ask_on_golds(
@@ -329,10 +329,6 @@ def _as_scored(said: Reference) -> Scored:
 def _rows(columns: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Return the values of each probe by name."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _scored(runtime: Runtime, samples: Sequence[Encoded]) -> list[Scored]:
-    return [runtime.score(runtime.batch(part)) for part in runtime.parts(samples, "forward")]
 
 
 def _forced_answers(runtime: Runtime, scored: Scored) -> list[str]:

@@ -254,6 +254,10 @@ class Runtime:
             output = self._forward(batch)
         return Scored(output, batch.targets, batch.mask)
 
+    def score_all(self, samples: Iterable[Encoded]) -> Iterator[Scored]:
+        """Score samples, in order, as many at a time as fit into memory; a pass runs when its result is asked for."""
+        return (self.score(self.batch(part)) for part in self.parts(samples, "forward"))
+
     @contextmanager
     def _recording(self, add: bool) -> Iterator[None]:
         for branch in self._branches:

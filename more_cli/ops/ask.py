@@ -218,5 +218,4 @@ def _nll(model: _Model, query: Query, answers: Sequence[Sequence[int]]) -> list[
     prompt = runtime.encode(query)
     samples = [prompt.followed_by(ids) for ids in answers]
     with model.speaking():
-        parts = [runtime.score(runtime.batch(part)) for part in runtime.parts(samples, "forward")]
-    return [float(value) for part in parts for value in part.nll()]
+        return [float(value) for scored in runtime.score_all(samples) for value in scored.nll()]

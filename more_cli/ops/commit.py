@@ -50,7 +50,7 @@ def compact_if_due(
 ) -> Entry | None:
     """Write all standing edits together if there are enough of them; return the ledger line about it, if it was due.
 
-    `announce` is told before it begins: how many edits, and how many seconds they took one by one.
+    `announce` is called before it begins, with the number of edits and the seconds that they took one by one.
 
     Raises:
         Interrupted: a signal ended it. The session is in the middle of its writes and must not be saved: the next call

@@ -58,8 +58,8 @@ class Drift:
             return f"{anchors}, none looked at yet (limit {nats(self.max_drift)})"
         part = f"{len(self.seen)} of " if len(self.seen) < self.watched else ""
         last = self.curve[-1]
-        told = f"mean {_short(last.mean)}, largest {_short(last.largest)} nats (limit {self.max_drift:g})"
-        return f"{part}{anchors}: {told}"
+        measured = f"mean {_short(last.mean)}, largest {_short(last.largest)} nats (limit {self.max_drift:g})"
+        return f"{part}{anchors}: {measured}"
 
     @property
     def sentence(self) -> str:

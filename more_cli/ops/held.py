@@ -26,7 +26,7 @@ class Held:
         self.made = set[int]()
         """Places of those that edits brought, made of their pictures."""
         self._words: dict[str, dict[int, Words]] = {}
-        """Words of the anchors that nobody wrote, by picture and place."""
+        """Words of the anchors that were made, not written, by picture and place."""
 
     def add(self, anchors: Iterable[Probe], *, written: bool = True) -> None:
         """Add anchors, `written` by somebody, or made of pictures of edits and questions of the recipe."""

@@ -133,13 +133,14 @@ def _report(
 
 
 def _of_made(chosen: Plan, inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
-    """Return what the user is told of the anchors that were made: whether they have pictures, and how many joined."""
-    told, visual = [], sees(chosen.checkpoint)
+    """Return notices about the anchors that were made: whether they have pictures, and how many joined."""
+    notices, visual = [], sees(chosen.checkpoint)
     if inputs.auto is not None and visual and not pictured_in(questions):
-        told.append(TEXT_ALONE.format(inputs.auto))
+        notices.append(TEXT_ALONE.format(inputs.auto))
     if wanted.prompts:
-        told.append((JOINED if visual else JOINED_TEXT).format(len(questions) - len(wanted.questions) + wanted.prompts))
-    return told
+        joined = len(questions) - len(wanted.questions) + wanted.prompts
+        notices.append((JOINED if visual else JOINED_TEXT).format(joined))
+    return notices
 
 
 def _refuse_other_anchors(target: Target, questions: Sequence[Probe]) -> None:

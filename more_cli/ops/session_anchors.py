@@ -49,7 +49,7 @@ class SessionAnchors:
         self._directed: dict[str, Tensor] = {}
         """Answers and directions that other sessions had, by the anchor's line."""
         self._stored: Sequence[Path] = ()
-        """Files of what the base said about the anchors at the begin: of no use once edits brought more."""
+        """Files of answers and directions of the anchors so far: of no use once edits bring more."""
         self._grown = False
 
     @property

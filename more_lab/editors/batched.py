@@ -67,11 +67,7 @@ class Batched(Wrapped[None]):
             return 0.0
         try:
             self.inner.write_together(waiting, (), work)
-            scores = [
-                score
-                for part in self.runtime.parts(waiting, "forward")
-                for score in edit_scores(self.runtime.score(self.runtime.batch(part)))
-            ]
+            scores = [score for scored in self.runtime.score_all(waiting) for score in edit_scores(scored)]
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             scores = []
         if not scores or not all(math.isfinite(score.nll) for score in scores):

@@ -129,8 +129,8 @@ class Turns:
 
     def _score(self, numbers: Sequence[int]) -> dict[int, EditScore]:
         runtime, rows = self.encoded.runtime, list[EditScore]()
-        for part in runtime.parts(map(self._get, numbers), "forward"):
-            rows += edit_scores(runtime.score(runtime.batch(part)))
+        for scored in runtime.score_all(map(self._get, numbers)):
+            rows += edit_scores(scored)
         scores = dict(zip(numbers, rows, strict=True))
         self.margins |= {number: score.margin for number, score in scores.items()}
         self.work.forward(len(numbers))

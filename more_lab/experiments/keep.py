@@ -154,8 +154,7 @@ def _states(runtime: Runtime, probes: Sequence[Asked]) -> dict[str, Tensor]:
         prompts = [runtime.encode(probe.query) for probe in group]
         states += [found[-1].cpu() for (found,) in runtime.read(prompts, [(last, "output")])]
         answers = [_answered(runtime, probe, prompt) for probe, prompt in zip(group, prompts, strict=True)]
-        for part in runtime.parts(answers, "forward"):
-            scored = runtime.score(runtime.batch(part))
+        for scored in runtime.score_all(answers):
             first = scored.mask.long().argmax(dim=1)
             logits = scored.logits.float()[torch.arange(len(first), device=first.device), first]
             top = logits.topk(2, dim=-1).values

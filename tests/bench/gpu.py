@@ -190,8 +190,8 @@ class Measured:
         asked = [runtime.encode(request.query, request.target) for request in requests]
 
         def score() -> None:
-            for part in runtime.parts(asked, "forward"):
-                runtime.score(runtime.batch(part)).margins().tolist()
+            for scored in runtime.score_all(asked):
+                scored.margins().tolist()
 
         self.rows["eval"] = len(asked) / _timed(runtime, score)
 

@@ -84,7 +84,7 @@ class MoreEditor(Editor):
         """
         self._attached: Attached | None = None
         self.progress: Progress = no_progress
-        """Is told how far a write of many edits is."""
+        """Called with how far a write of many edits is."""
         self.unfinished = NOWHERE
         """Where a write of many edits is kept while it is made."""
         self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.uses_anchors else ())
@@ -189,7 +189,7 @@ class MoreEditor(Editor):
 
         An editor with edits absorbs the keys of the anchors that were added, from place `absorb_from` on. If the recipe
         says so, some anchors are watched and not held: no write trains on them, though P knows their keys.
-        `directions` are the attribute's after the same anchors, or the first of them, were held before.
+        `directions` are those that an editor had in `self.directions` once it held these anchors, or the first of them.
         """
         self.directions = directions or {}
         if fresh:

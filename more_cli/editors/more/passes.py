@@ -191,10 +191,8 @@ class Passes:
     def moved(self, anchors: Sequence[Anchor]) -> list[Moved]:
         """Send anchors forward and return how far each has moved."""
         found: list[Moved] = []
-        runtime = self.model.runtime
-        for part in runtime.parts((anchor.encoded for anchor in anchors), "forward"):
-            scored = runtime.score(runtime.batch(part))
-            asked = anchors[len(found) : len(found) + len(part)]
+        for scored in self.model.runtime.score_all(anchor.encoded for anchor in anchors):
+            asked = anchors[len(found) : len(found) + len(scored)]
             said = [row[-len(anchor.base) :] for row, anchor in zip(scored.predicted().cpu(), asked, strict=True)]
             found += [Moved(*row) for row in zip(asked, drift(scored, asked).tolist(), said, strict=True)]
         self.tally.passes += len(anchors)

@@ -126,8 +126,7 @@ def _base_log_probabilities(runtime: Runtime, asked: Sequence[_Asked]) -> list[T
     found = [torch.empty(0)] * len(samples)
     with runtime.base():
         for rows in _like(samples):
-            parts = runtime.parts([samples[row] for row in rows], "forward")
-            scored = [one for part in parts for one in _rows(runtime.score(runtime.batch(part)))]
+            scored = [one for part in runtime.score_all(samples[row] for row in rows) for one in _rows(part)]
             for row, values in zip(rows, scored, strict=True):
                 found[row] = values
     return found
