@@ -129,6 +129,7 @@ def _for_new_state(target: Target, options: EditOptions) -> EditOptions:
 def _no_edits(target: Target, options: EditOptions, source: FeedOptions) -> Feed:
     """Return an empty stream for a call that only consolidates what a state has."""
     from more_cli.inputs.feeds import Pipe
+    from more_cli.ops.edit import EVERY
     from more_cli.store.state import open_state
 
     if target.model.is_file():
@@ -136,7 +137,7 @@ def _no_edits(target: Target, options: EditOptions, source: FeedOptions) -> Feed
             f"missing argument MODEL: `{target.model}` is no folder",
             f"type: more edit MODEL {quoted(target.model)}",
         )
-    if options.consolidate not in ("all", "anew") or source.watch or source.idle is not None:
+    if options.consolidate not in EVERY or source.watch or source.idle is not None:
         raise UsageError("missing argument EDITS", "name a JSON Lines file, or - for standard input")
     open_state(target.sidecar)  # raises where there is none: without edits none is created
     return Pipe(io.BytesIO())

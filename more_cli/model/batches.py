@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
@@ -185,12 +186,9 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
 
 def _padded(sequences: Sequence[Tensor], pad: int) -> tuple[Tensor, Tensor]:
     """Return sequences padded on the left to the longest, (N, T), and their attention mask, (N, T)."""
-    longest = max(map(len, sequences))
-    ids, own = torch.full((len(sequences), longest), pad), torch.zeros(len(sequences), longest, dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        ids[row, longest - len(sequence) :] = sequence
-        own[row, longest - len(sequence) :] = 1
-    return ids, own
+    own = [torch.ones_like(sequence) for sequence in sequences]
+    left = partial(pad_sequence, batch_first=True, padding_side="left")
+    return left(list(sequences), padding_value=pad), left(own)
 
 
 def _stack_extras(sequences: Sequence[Encoded], longest: int) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from more_cli.checkpoint.norms import weight_norm
@@ -240,8 +240,7 @@ class Runtime:
         """
         if states is not None:
             assert self._prefix is not None, "no text layer lies before the attached parts"
-            longest = max(map(len, states))
-            padded = torch.stack([pad(state, (0, 0, longest - len(state), 0)) for state in states])
+            padded = pad_sequence(list(states), batch_first=True, padding_side="left")
             self._prefix.hold(batch.sequences, padded.to(self.model.dtype))
         self._start_pass(batch)
         with ExitStack() as stack:
