@@ -64,7 +64,7 @@ def _normal(rows: int, d_in: int, seed: int) -> Tensor:
 
 
 def orthonormal(X: Tensor) -> Tensor:
-    """Return Q (r, d_in) with orthonormal rows that span those of X (r, d_in), of rank r; likewise the first n rows.
+    """Return Q (r, d_in) with orthonormal rows, whose first n span the first n rows of X (r, d_in), of rank r.
 
     Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's, if X has a condition number
     below 1e7.

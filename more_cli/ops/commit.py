@@ -1,4 +1,4 @@
-"""Apply one edit, or one consolidation, and append its line to the ledger with what was measured."""
+"""Apply an edit, write edits together or add anchors, and append the ledger line about it, with what was measured."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Ledger:
         self.entries = Entries(self.path, self._refs)
         """All lines, oldest first."""
         self.history = Entries(self.path, self._history)
-        """Edits and consolidations in force, in order: what a state holds. Places in it count from 1."""
+        """Lines in force, in order: what a state holds. None is a "revert" line. Places in it count from 1."""
         self.reverted: set[str] = set()
         """Ids of edits that were reverted and not made again."""
         self.has_reverts = False
