@@ -242,7 +242,8 @@ class MoreEditor(Editor):
         return keys
 
     def _directions(self, anchors: Sequence[Anchor]) -> list[Tensor]:
-        with self.sites.without_writes():
+        with self.sites.undone():
+            self.sites.clear()  # the base, whose keys do not depend on the edits so far
             return [direction(self._key(anchor), self.sites) for anchor in anchors]
 
     def _key(self, anchor: Anchor) -> dict[str, Tensor]:

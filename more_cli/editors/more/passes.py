@@ -139,13 +139,9 @@ class Passes:
     @contextmanager
     def before_edit(self) -> Iterator[None]:
         """Run with the sites as they were before the edit."""
-        sites = self.model.sites
-        written = sites.snapshot()
-        sites.restore(self.attempt.start)
-        try:
+        with self.model.sites.undone():
+            self.model.sites.restore(self.attempt.start)
             yield
-        finally:
-            sites.restore(written)
 
     def failing(self) -> list[int]:
         """Return the edits of the last pass that do not hold."""

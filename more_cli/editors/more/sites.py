@@ -295,14 +295,13 @@ class Sites:
             site.stretch = snapshot.stretch[name]
 
     @contextmanager
-    def without_writes(self) -> Iterator[None]:
-        """Run with B = 0: the base, whose keys do not depend on the edits so far."""
-        written = self.snapshot()
-        self.clear()
+    def undone(self) -> Iterator[None]:
+        """Undo on leaving what the block does to the sites."""
+        before = self.snapshot()
         try:
             yield
         finally:
-            self.restore(written)
+            self.restore(before)
 
     def clear(self) -> None:
         """Set B of every site to zero; P stays."""

@@ -274,7 +274,8 @@ def test_an_anchor_has_the_keys_of_the_base_whatever_was_written(runtime, sites,
         after = make_anchor(runtime, query, None, editor.sites.keys).keys
         plain = make_anchor(runtime, query, None)
         written = editor._key(plain)
-        with editor.sites.without_writes():
+        with editor.sites.undone():
+            editor.sites.clear()
             alone = editor._key(plain)
     for name in alone:
         assert torch.equal(before[name], after[name])
