@@ -39,28 +39,19 @@ class Memory:
         return first is not None and self.standing >= max(first, GROWTH * self.together)
 
     def context(self, number: int, subject: str = "", content: str = "", *, retry: bool = False) -> EditContext:
-        """Return what edit `number` may use: the earlier edits that stand and that it does not contradict.
-
-        With `retry` it takes the place of an earlier try of the same edit.
-        """
+        """Return what edit `number` may use: the earlier edits that stand, without those that it replaces."""
         rows = np.flatnonzero(np.frombuffer(self._stands, np.uint8))
         # Copies: a view would keep the columns from growing.
         past = Past(rows + 1, np.frombuffer(self._margins)[rows], np.frombuffer(self._at, np.int64)[rows])
-        return EditContext(number, past.without(self._replaced(subject, content, retry)), self._recall)
+        return EditContext(number, past.without(self.replaced(subject, content, retry=retry)), self._recall)
 
     def add(self, number: int, subject: str, content: str, *, retry: bool = False) -> None:
-        """Add an edit that stands, with a number above all before; edits that it replaces no longer stand.
-
-        These are the edits that it contradicts and, with `retry`, earlier tries of the same edit.
-        """
-        if subject in self._by_subject:
-            replaced = self._replaced(subject, content, retry)
-            for past in replaced:
-                self._stands[past - 1] = False
-            same = [held for held in self._by_subject[subject] if held[0] not in replaced]
-            self._by_subject[subject] = [*same, (number, content)]
-        else:
-            self._by_subject[subject] = [(number, content)]
+        """Add an edit that stands, with a number above all before; edits that it replaces no longer stand."""
+        replaced = self.replaced(subject, content, retry=retry)
+        for past in replaced:
+            self._stands[past - 1] = False
+        same = [held for held in self._by_subject.get(subject, ()) if held[0] not in replaced]
+        self._by_subject[subject] = [*same, (number, content)]
         missing = number - len(self._stands)
         self._stands.extend(bytes(missing))
         self._margins.extend([0.0] * missing)
@@ -74,9 +65,9 @@ class Memory:
             if 0 < past <= count:
                 margins[past - 1], at[past - 1] = margin, number
 
-    def contradicted(self, subject: str, content: str) -> list[int]:
-        """Return the standing edits about the same images and question with another target."""
-        return self._replaced(subject, content, retry=False)
+    def replaced(self, subject: str, content: str, *, retry: bool = False) -> list[int]:
+        """Return the standing edits that an edit replaces: about the same images and question with another target.
 
-    def _replaced(self, subject: str, content: str, retry: bool) -> list[int]:
+        With `retry` also earlier tries of the same edit.
+        """
         return [number for number, other in self._by_subject.get(subject, ()) if retry or other != content]

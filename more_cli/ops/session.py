@@ -298,7 +298,7 @@ class Session:
 
     def contradicted(self, edit: Edit) -> list[str]:
         """Return the ids of the edits that an edit supersedes if it is not refused."""
-        places = self.standing.memory.contradicted(edit.subject, edit.content)
+        places = self.standing.memory.replaced(edit.subject, edit.content)
         written = (self.ledger.history[place - 1].id for place in places)
         return list(dict.fromkeys([*written, *self.standing.refused_about(edit)]))  # a refused retry is among both
 
