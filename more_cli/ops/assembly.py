@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from more_cli.checkpoint.hub import pin_of
 from more_cli.errors import StateError
-from more_cli.files import move, sha256_json
+from more_cli.files import disk_errors, move, sha256_json
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
 from more_cli.model.machine import Machine
@@ -283,7 +283,8 @@ def _publish(target: Target, draft: Draft) -> None:
         move(own, final)
     for number, path in taken_snapshots(draft).items():
         snapshot = target.snapshot(f"{number:06}")
-        snapshot.parent.mkdir(exist_ok=True)
+        with disk_errors(snapshot):
+            snapshot.parent.mkdir(exist_ok=True)
         move(path, snapshot)
     for path in drafts(target.folder):
         if path != draft.sidecar:
