@@ -120,19 +120,22 @@ def export(
     else:
         with replacing_directory(out, force, marker=PROVENANCE, own=partial(own_names, relation="adapter")) as scratch:
             updates = [Update(record, rank or record.rank) for record in written]
-            report.kept = _write_adapter(session, scratch, updates, truncated=rank is not None)
-            report.modules = _matched_modules(session, scratch, updates)
+            model = meta_model(session.checkpoint)
+            config = adapter_config(updates, str(target.model), type(model))
+            report.kept = _write_adapter(session, scratch, updates, config, truncated=rank is not None)
+            report.modules = _matched_modules(model, scratch, updates)
         report.needs_unpacked = session.checkpoint.scheme in compressed.SCHEMES
     return report
 
 
-def _write_adapter(session: Session, folder: Path, updates: Sequence[Update], *, truncated: bool) -> dict[str, float]:
+def _write_adapter(
+    session: Session, folder: Path, updates: Sequence[Update], config: dict[str, Any], *, truncated: bool
+) -> dict[str, float]:
     """Write an adapter; return by module the part of its update that truncation kept."""
     kept: dict[str, float] = {}
     with open(folder / ADAPTER, "wb") as file:
         for block in _adapter_bytes(session.state, updates, kept if truncated else None):
             file.write(block)
-    config = adapter_config(updates, str(session.target.model))
     write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     facts = {"modules": str(len(updates))}
     if kept:
@@ -161,7 +164,7 @@ def _adapter_bytes(
         yield memory(B)
 
 
-def adapter_config(updates: Sequence[Update], base: str) -> dict[str, Any]:
+def adapter_config(updates: Sequence[Update], base: str, model: type) -> dict[str, Any]:
     """Return PEFT's configuration of an adapter whose modules may differ in rank and scale (alpha = s r)."""
     ranks = {update.record.module: update.rank for update in updates}
     alphas = {update.record.module: _plain(update.record.scale * update.rank) for update in updates}
@@ -170,6 +173,7 @@ def adapter_config(updates: Sequence[Update], base: str) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": None,
+        "auto_mapping": {"base_model_class": model.__name__, "parent_library": model.__module__},
         "base_model_name_or_path": base,
         "r": rank,
         "lora_alpha": alpha,
@@ -190,9 +194,9 @@ def _plain(number: float) -> int | float:
     return int(number) if float(number).is_integer() else number
 
 
-def _matched_modules(session: Session, folder: Path, updates: Sequence[Update]) -> list[str]:
+def _matched_modules(model: torch.nn.Module, folder: Path, updates: Sequence[Update]) -> list[str]:
     """Read the adapter back and match every module: PEFT drops a name that it cannot place, with only a warning."""
-    modules = dict(meta_model(session.checkpoint).named_modules())
+    modules = dict(model.named_modules())
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     with safe_open(folder / ADAPTER, framework="pt") as file:

@@ -146,6 +146,7 @@ def test_export_peft(world: World, tmp_path: Path) -> None:
     assert run("export", world.model, "-o", out, "--force").code == 0
     model = AutoModelForImageTextToText.from_pretrained(world.model, dtype=torch.float32)
     adapted = peft.PeftModel.from_pretrained(model, out).eval()
+    assert type(peft.AutoPeftModel.from_pretrained(out).get_base_model()) is type(model), "PEFT finds the base's class"
     from more_cli.editors.base import EditRequest
     from more_cli.model.batches import Query
     from more_cli.model.machine import Machine
