@@ -110,8 +110,10 @@ class Asker:
 
         Raises:
             DataError: the question is empty or too long, an image cannot be used, or the model does not take so many.
-            UsageError: the block of `asking` has ended, or an argument is of another kind.
+            UsageError: the block of `asking` has ended, or an argument is of another kind or less than 1.
         """
+        if tokens < 1:
+            raise UsageError(f"an answer cannot have {tokens} tokens", "ask for at least 1")
         shown = pictures([images] if isinstance(images, str | os.PathLike) else images)
         query = Query(shown, _as_held(question), tuple(turns))
         with self._turn:
