@@ -160,6 +160,7 @@ class Model:
         self._runtime = None
 
     @property
+    @checked
     def state(self) -> StatusReport:
         """What the state contains now or, without one, what the first edit would make; loads no weights.
 

@@ -20,8 +20,8 @@ from io import FileIO
 from pathlib import Path
 from typing import ClassVar
 
-from more_cli.errors import ResourceError, StateError, UsageError
-from more_cli.text import canonical_json, is_utf8, listed, reason_of
+from more_cli.errors import MoreError, ResourceError, StateError, UsageError
+from more_cli.text import canonical_json, is_utf8, listed, reason_of, shorten
 
 StrPath = str | os.PathLike[str]
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -80,6 +80,24 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise ResourceError(f"cannot write `{path}`: {reason}") from error
         hint = "check the disk and the system log" if error.errno == errno.EIO else ""
         raise StateError(f"cannot use `{path}`: {reason}", hint) from error
+
+
+def as_user_error(error: Exception) -> MoreError | None:
+    """Return the error to show instead of an exception; None for a bug."""
+    if isinstance(error, MoreError):
+        return error
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return ResourceError(
+            "out of memory", "use --dtype bfloat16, --device-map auto or fewer sites; see `status --estimate`"
+        )
+    if isinstance(error, OSError) and error.errno in FULL:
+        place = f"`{error.filename}`" if error.filename else "standard output"
+        return ResourceError(f"disk full: {place}", "free some space and run the same command again")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"`{shorten(str(error.filename))}`: the name is too long", "take a shorter one")
+    if isinstance(error, ValueError) and "embedded null" in str(error):  # said by Python itself, for any path
+        return UsageError("a path holds the character U+0000", "leave it out")
+    return None
 
 
 @contextmanager

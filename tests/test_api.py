@@ -193,8 +193,21 @@ REFUSED = {
     "no model": (lambda model: open_model(None), errors.UsageError, "`model` is None"),
     "a device": (lambda model: open_model("model", device=0), errors.UsageError, "`device` is 0"),
     "no folder": (lambda model: model.merge(None), errors.UsageError, "`out` is None"),
+    "no tokens": (lambda model: model.ask("q", max_tokens=0), errors.UsageError, "an answer cannot have 0 tokens"),
+    "a long name": (lambda model: open_model("m" * 300), errors.UsageError, "the name is too long"),
+    "a long state": (lambda model: open_model("model", "m" * 300).state, errors.UsageError, "the name is too long"),
+    "U+0000": (lambda model: model.edit("a\0b"), errors.UsageError, "a path holds the character U\\+0000"),
     "no lines of the log": (lambda model: model.log(limit=-1), errors.UsageError, "`limit` is -1"),
 }  # fmt: skip
+
+
+def test_memory_that_is_full_is_an_error_as_of_a_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ask, "load_runtime", full)
+    with pytest.raises(errors.ResourceError, match="out of memory"):
+        open_model(world.model).ask(QUESTION)
 
 
 def asked(model: Model, *words: Any) -> None:

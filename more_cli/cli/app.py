@@ -15,11 +15,11 @@ import typer.main
 
 from more_cli import __version__
 from more_cli.cli import commands
-from more_cli.cli.failures import INTERRUPTED, MISUSE, as_user_error, show_misuse
+from more_cli.cli.failures import INTERRUPTED, MISUSE, show_misuse
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import close_stdout, fail
 from more_cli.errors import MoreError
-from more_cli.files import Saves
+from more_cli.files import Saves, as_user_error
 from more_cli.ops.signals import ending, interrupt
 
 ANY = {"ignore_unknown_options": True, "allow_extra_args": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Sequence
@@ -12,8 +11,7 @@ import typer
 
 from more_cli.cli.output import fail
 from more_cli.cli.words import names_model
-from more_cli.errors import MoreError, ResourceError, UsageError
-from more_cli.files import FULL
+from more_cli.errors import UsageError
 from more_cli.text import did_you_mean, quoted, shorten
 
 if TYPE_CHECKING:
@@ -134,19 +132,3 @@ def _wrong_value(misuse: Any, parameter: Any) -> str:
     return (
         f"`{name}` {text}, not '{shorten(str(problem['input']))}'" if text.startswith("must ") else f"`{name}`: {text}"
     )
-
-
-def as_user_error(error: Exception) -> MoreError | None:
-    """Return the error to show instead of an exception; None for a bug."""
-    if isinstance(error, MoreError):
-        return error
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return ResourceError(
-            "out of memory", "use --dtype bfloat16, --device-map auto or fewer sites; see `status --estimate`"
-        )
-    if isinstance(error, OSError) and error.errno in FULL:
-        place = f"`{error.filename}`" if error.filename else "standard output"
-        return ResourceError(f"disk full: {place}", "free some space and run the same command again")
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return UsageError(f"`{shorten(str(error.filename))}`: the name is too long", "take a shorter one")
-    return None

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from more_cli.cli import options as opt
-from more_cli.cli.failures import as_user_error
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.errors import UsageError, install_hint
+from more_cli.files import as_user_error
 from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 from more_cli.text import counted

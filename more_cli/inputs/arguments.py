@@ -1,4 +1,5 @@
-"""Arguments of Python functions, checked against their annotations: Typer checks those of the command line itself."""
+"""Functions of the Python interface: their arguments are checked against the annotations, as Typer checks those of the
+command line, and what goes wrong in them is an error for users."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from more_cli.errors import UsageError
+from more_cli.files import as_user_error
 from more_cli.recipe.settings import in_words
 from more_cli.text import shorten
 
@@ -20,7 +22,7 @@ _NUMBERS = {int: Integral, float: Real}
 
 
 def checked(function: Callable[Taken, Returned]) -> Callable[Taken, Returned]:
-    """Let a function refuse an argument that is none of what its annotation says."""
+    """Let a function refuse an argument that is none of what its annotation says, and fail as a command does."""
 
     @wraps(function)
     def call(*args: Taken.args, **kwargs: Taken.kwargs) -> Returned:
@@ -30,7 +32,12 @@ def checked(function: Callable[Taken, Returned]) -> Callable[Taken, Returned]:
             if name in hints and kind is not inspect.Parameter.VAR_KEYWORD:
                 for each in value if kind is inspect.Parameter.VAR_POSITIONAL else (value,):
                     require(name, each, hints[name])
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if (known := as_user_error(error)) is None or known is error:
+                raise
+            raise known from error
 
     return call
 

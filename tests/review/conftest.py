@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 
 from more_cli.api import open_model
-from more_cli.cli.failures import as_user_error
+from more_cli.files import as_user_error
 from more_cli.inputs.ratings import Ratings
 from more_cli.review.app import make_app
 from more_cli.review.guard import Guard

@@ -256,6 +256,10 @@ def test_a_merge_goes_nowhere_else(page: Page, name: str) -> None:
     assert sorted(page.world.root.parent.iterdir()) == before
 
 
+def test_a_folder_that_no_disk_can_hold_is_no_bug(page: Page) -> None:
+    assert "a path holds the character U+0000" in page.result(page.post("/merge", name="a\0b")).text
+
+
 # --- changing ---
 
 
