@@ -169,7 +169,8 @@ def lines(stream: Readable, name: str) -> Iterator[Record]:
             cause = error.__cause__
             reason = not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
             hint = ONE_PER_LINE if reason.startswith("not JSON") else ""
-            cut = "" if bounded.terminated else "; there is no newline after it: was it cut off?"
+            torn = reason.startswith("not ") and not bounded.terminated  # what can be parsed was not cut off
+            cut = "; there is no newline after it: was it cut off?" if torn else ""
             yield _bad_line(name, bounded.number, f"{reason}{cut}", hint)
         except _LineTooLong:
             yield _bad_line(name, bounded.number, f"line is longer than {LINE_BYTES >> 20} MiB", ONE_PER_LINE)

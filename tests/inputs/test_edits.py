@@ -209,6 +209,14 @@ def test_every_problem_of_a_file_is_listed_and_the_first_twenty_shown(root: Path
         read_edits(root / "edits.jsonl")
 
 
+@pytest.mark.parametrize(("end", "cut_off"), [('"b"', True), ('"b", "tags": {"x": NaN}}', False)])
+def test_a_last_line_that_can_be_parsed_was_not_cut_off(root: Path, end: str, cut_off: bool) -> None:
+    (root / "edits.jsonl").write_text(f'{{"question": "a", "target": {end}', encoding="utf-8")
+    with pytest.raises(StreamErrors) as caught:
+        read_edits(root / "edits.jsonl")
+    assert ("was it cut off?" in caught.value.message) is cut_off
+
+
 def test_skip_applies_the_rest(root: Path) -> None:
     path = stream(root, LINE, {"target": ""}, "nonsense", {**LINE, "question": "And this?"})
     found = read_edits(path, on_error="skip")
