@@ -135,7 +135,7 @@ class ProvenanceFile(
     Source,
     Printed,
     schema="more.provenance/1",
-    command="more.json beside merged weights, an adapter or deltas",
+    command="more.json in a merged checkpoint or an adapter, or metadata of a file of deltas",
 ):
     """Where merged weights, an adapter or deltas come from."""
 
