@@ -231,8 +231,7 @@ class Prompter:
                 lambda: json.dumps([self._chat_text(*form) for form in new]), TEMPLATE_MEMORY, TEMPLATE_SECONDS
             )
         except Exceeded as error:
-            hint = "put the chat template that the model was trained with beside its config.json"
-            raise StateError(f"{self._template_file()}: the chat template {error}", hint) from None
+            raise self._unusable(str(error)) from None
         self._rendered.update(zip(new, json.loads(texts), strict=True))
         return [self._rendered[form] for form in forms]
 
@@ -257,6 +256,10 @@ class Prompter:
             return {"role": role, "content": text}
         return {"role": role, "content": [*({"type": "image"} for _ in range(images)), {"type": "text", "text": text}]}
 
+    def _unusable(self, why: str) -> StateError:
+        hint = "put the chat template that the model was trained with beside its config.json"
+        return StateError(f"{self._template_file()}: the chat template {why}", hint)
+
     def _template_file(self) -> str:
         """Return the path of the file that holds the chat template, as transformers chooses it."""
         folder = Path(str(self.tokenizer.name_or_path))
@@ -265,12 +268,18 @@ class Prompter:
 
     def _find_separator(self) -> tuple[str, str | None]:
         """Return what the template puts between the generation prompt and the answer, often one space, and the
-        control token that it puts behind the answer."""
+        control token that it puts behind the answer.
+
+        Raises:
+            StateError: the template fails, or leaves out or changes the question.
+        """
         if not self._chat:
             return self._phrasing.separator, None
         pictured: list[_Form] = [(1, None, ())] if self.family.sees else []
         # In one go: what every command needs.
-        prompt, whole, *_ = self._chatted([(0, None, ()), (0, _ANSWER, ()), *pictured])
+        prompt, whole, *others = self._chatted([(0, None, ()), (0, _ANSWER, ()), *pictured])
+        if not all(_QUESTION in text for text in (prompt, *others)):  # such as one for texts, given lists of parts
+            raise self._unusable("leaves out or changes the question")
         before, _, after = whole.partition(_ANSWER)
         end = min((token for token in self._control if token in after), key=after.index, default=None)
         if _ANSWER in whole and before.startswith(prompt):

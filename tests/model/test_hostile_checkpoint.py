@@ -37,6 +37,8 @@ HOSTILE = {
     "{{ raise_exception('no pictures\\nplease') }}": "fails: no pictures",
     "{% for %}": "fails: Expected an expression",
     "{% if messages[0].content | length > 1 %}{{ 'a' * 10000000000 }}{% endif %}": "takes more than 256 MiB of memory",
+    "Is it day?": "leaves out or changes the question",
+    "{% for message in messages %}{{ message.content }}{% endfor %}": "leaves out or changes the question",
 }
 """Templates, and what is said of each."""
 
