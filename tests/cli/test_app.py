@@ -284,6 +284,15 @@ def test_a_state_can_lie_anywhere(world: World, monkeypatch: pytest.MonkeyPatch)
     assert run("status", world.model, "--state", "elsewhere/a.more", "--json").json["edits"] == 2
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a folder in use cannot be removed there")
+def test_a_current_folder_that_has_been_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = world.root / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert_refused(run("status", world.model.absolute()), 2, "the current folder has been removed", "cd DIR")
+
+
 def test_init_again_finds_the_same_state(world: World) -> None:
     assert run("init", world.model, "--json").json["created"]
     before = tree(world.root)
