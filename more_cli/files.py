@@ -95,7 +95,7 @@ def as_user_error(error: Exception) -> MoreError | None:
         return ResourceError(f"disk full: {place}", "free some space and run the same command again")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return UsageError(f"`{shorten(str(error.filename))}`: the name is too long", "take a shorter one")
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # `os.getcwd` names no file
+    if isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename is None:  # that of `os.getcwd`
         return UsageError("the current folder has been removed", "go to another one, or into it again: cd DIR")
     if isinstance(error, ValueError) and "embedded null" in str(error):  # said by Python itself, for any path
         return UsageError("a path holds the character U+0000", "leave it out")

@@ -210,6 +210,15 @@ def test_memory_that_is_full_is_an_error_as_of_a_command(world: World, monkeypat
         open_model(world.model).ask(QUESTION)
 
 
+def test_an_error_of_the_caller_stays_what_it_is(world: World) -> None:
+    def lines() -> Iterator[dict[str, Any]]:
+        yield line(0)
+        raise FileNotFoundError("of the caller")
+
+    with pytest.raises(FileNotFoundError, match="of the caller"):
+        open_model(world.model).edit(lines())
+
+
 def asked(model: Model, *words: Any) -> None:
     with model.asking() as asker:
         asker.ask(*words)
