@@ -95,7 +95,7 @@ def export(
     Raises:
         StateError: the state does not fit its base or has no edits, or the result does not match the model.
         UsageError: `out` is of the base or the state, or exists and may not be replaced; a rank was given for deltas,
-            which have none; or deltas of quantised weights were asked for.
+            which have none, or one that no weight can have; or deltas of quantised weights were asked for.
     """
     options = options or ExportOptions()
     format, rank, force = options.format, options.rank, options.force
@@ -115,6 +115,8 @@ def export(
         why = f": {failed_sentence(report.failed, report.asked)}" if report.failed else ""
         hint = "`more edit MODEL --retry` tries them again" if report.failed else "apply some with `more edit`"
         raise StateError(f"`{target.sidecar}` has no edits to export{why}", hint)
+    if rank is not None and rank > (most := max(min(record.shape) for record in written)):
+        raise UsageError(f"`--rank {rank}`: no edited weight has a rank above {most}", f"give one from 1 to {most}")
     if format == "delta":
         report.modules = _export_delta(session, out, written, force)
     else:

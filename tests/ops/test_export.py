@@ -178,6 +178,9 @@ def test_an_adapter_of_one_rank_says_what_it_loses(world: World, tmp_path: Path)
     done = run("export", world.model, "-o", out, "--rank", 2, "--json").json
     config = json.loads((out / "adapter_config.json").read_text())
     assert (config["r"], config["rank_pattern"], config["alpha_pattern"]) == (2, {}, {})
+    vast = run("export", world.model, "-o", tmp_path / "vast", "--rank", 100_000)
+    assert (vast.code, (tmp_path / "vast").exists()) == (2, False), "an adapter of gigabytes of zeros"
+    assert "no edited weight has a rank above" in vast.err
     assert set(done["kept"]) == set(config["target_modules"]) == set(done["modules"])
     assert run("export", world.model, "-o", deltas, "--format", "delta").code == 0
     whole, made = load_file(deltas), load_file(out / "adapter_model.safetensors")
