@@ -92,7 +92,7 @@ class Columns:
                 if given := next((column for column in row if self._field(column) == name), None):
                     raise DataError(f"`{shorten(given)}` is empty", f"an edit needs a {name}")
                 unnamed = [f"`{shorten(column)}`" for column in row]
-                others = listed(unnamed, SHOWN)
+                others = listed(unnamed, SHOWN) or "none"
                 raise DataError(f"`{name}` is missing", f"--column {name}=COLUMN names its column; there are {others}")
         line |= {"tags": tags} if tags else {}
         try:
@@ -109,6 +109,8 @@ class Columns:
 
 def _put(line: dict[str, Any], name: str, column: str, value: Any) -> None:
     outer, _, part = name.partition(".")
+    if name in line and name in (*_TEXTS, _COUNT):
+        raise DataError(f"`{shorten(column)}` and a column before it both give the {name}", "leave one of them out")
     if part:
         probes = line.setdefault(outer, [{}])
         if len(probes) != 1 or not isinstance(probes[0], dict):

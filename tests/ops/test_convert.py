@@ -361,7 +361,7 @@ def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
         ("a.csv", b"question,target,locality,locality.question\na,b,c,d\n", 4,
          "a.csv:2: `locality` and `locality.question` both give probes"),
         ("a.parquet", b"PAR1" + bytes(100), 4, "`a.parquet` is not a readable Parquet file"),
-        ("a.json", b"[{}]", 4, "a.json:1: `question` is missing"),
+        ("a.json", b"[{}]", 4, "; --column question=COLUMN names its column; there are none"),
         ("a.json", b'["a"]', 4, "a.json:1: must be a JSON object"),
         ("a.json", b'[{"messages": [3]}]', 4, "turn 1 is no object"),
         ("a.json", b'[{"messages": []}]', 4, "the last question has no answer"),
@@ -390,11 +390,13 @@ def test_refused(folder: Path, name: str, data: bytes, code: int, said: str) -> 
         (("--column", "image"), 2, "is not FIELD=COLUMN"),
         (("--column", "id=name", "--column", "tags=name"), 2, "column `name` is named twice"),
         (("--column", "id=nam"), 2, "no column `nam`\nhint: did you mean `name`?"),
+        (("--column", "target=question", "--column", "target=name"), 4,
+         "a.csv:2: `name` and a column before it both give the target; leave one of them out"),
         (("-o", "a.csv"), 2, "`a.csv` is the file that is read"),
         (("-o", "img"), 2, "`img` already exists\nhint: name a file"),
         (("-o", "-", "--json"), 2, "both print on standard output"),
     ],
-)
+)  # fmt: skip
 def test_options_refused(folder: Path, options: tuple[str, ...], code: int, said: str) -> None:
     write_csv("a.csv", [{"question": "Q", "target": "A", "name": "x"}])
     before = tree(folder)
