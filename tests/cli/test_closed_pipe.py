@@ -126,6 +126,14 @@ def test_messages_that_nobody_reads_end_no_command(tmp_path: Path, monkeypatch: 
     assert report.stat().st_size > 100
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_messages_for_which_there_is_no_space_change_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.suppress(OSError), open("/dev/full", "w", buffering=1) as full:  # closing it fails
+        monkeypatch.setattr(sys, "stderr", full)
+        code = main(["status", "no-such-model"])
+    assert code == 5
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_command_runs_without_its_standard_streams(world: World, tmp_path: Path, closed: str) -> None:
     more = f"{sys.executable} -m more_cli"
