@@ -52,7 +52,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_day(world: World, loads: list[Any]) -> None:
-    lines = [line(0, image=Path("img/red.png")), line(1)]
+    lines = [line(0, image=Path("img/red.png")), line(1, image=b"img/green.png")]
     with open_model(world.model, settings=SETTINGS) as model:
         assert model.state.state is None, "a plan"
         before = model.ask(QUESTION, "img/red.png")

@@ -182,12 +182,12 @@ def lines(stream: Readable, name: str) -> Iterator[Record]:
 def given(values: Iterable[object], name: str) -> Iterator[Record]:
     """Yield values of Python as records of a stream of that name.
 
-    A path becomes its text. A field that is NaN is left out: it is an empty cell of a data frame.
+    A path becomes its text, and so do bytes. A field that is NaN is left out: it is an empty cell of a data frame.
     """
     for number, value in enumerate(values, 1):
         fields = _without_empty(value) if isinstance(value, Mapping) else value
         try:
-            record = Record(name, number, strict_json(json.dumps(fields, default=os.fspath)))
+            record = Record(name, number, strict_json(json.dumps(fields, default=os.fsdecode)))
         except (TypeError, ValueError) as error:
             record = _bad_line(name, number, f"{_named(fields)}: {reason_of(error)}", PLAIN_VALUES)
         yield record
@@ -201,7 +201,7 @@ def _named(fields: object) -> str:
     """Return what of an edit line cannot be written as JSON."""
     for key, item in fields.items() if isinstance(fields, Mapping) else ():
         try:
-            strict_json(json.dumps(item, default=os.fspath))
+            strict_json(json.dumps(item, default=os.fsdecode))
         except (TypeError, ValueError):
             return f"`{key}` is not JSON"
     return "not JSON"
