@@ -17,6 +17,8 @@ from more_cli.text import canonical_json
 
 _TRIMMED = ("question", "target", "rephrases", "locality", "portability")
 """Fields of an edit line whose text loses the white space around it."""
+_ASKED = {"question", "image", "video", "frames", "messages"}
+"""Fields that say what an edit is about."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def read_pool(path: Path, image_root: Path, columns: Sequence[str] = ()) -> Edit
                 problems += line
                 continue
             trimmed.update(_trimmed(record))
-            subject = canonical_json([line.image, line.question])
+            subject = canonical_json(line.model_dump(include=_ASKED))
             content = canonical_json([subject, line.target])
             admitted = repeats.admit(record, line.id or content, content, subject)
             if isinstance(admitted, Problem):
