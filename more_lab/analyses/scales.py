@@ -24,6 +24,7 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
 from more_cli.progress import Progress
+from more_cli.recipe.tables import asking_of
 from more_lab.analyses.figures import Floats, density
 from more_lab.analyses.kept import KeptRun, NotKept
 from more_lab.analyses.result import Cell, Result, Scalar
@@ -160,7 +161,7 @@ def _opened(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> It
 
 
 def load_base(run: KeptRun, machine: Machine, progress: Progress) -> Runtime:
-    """Load the model that a run edited.
+    """Load the model that a run edited, asked as the run asked it.
 
     Raises:
         StateError: it is not there, or has other weights now.
@@ -169,7 +170,7 @@ def load_base(run: KeptRun, machine: Machine, progress: Progress) -> Runtime:
     checkpoint = open_checkpoint(run.record.model)
     if fingerprint(checkpoint, checkpoint.tensors) != run.record.reproduce.get("base"):
         raise StateError(f"`{run.record.model}` is not the model that `{run.folder}` was run on", "put it back there")
-    return load_runtime(checkpoint, machine)
+    return load_runtime(checkpoint, machine, **asking_of(run.record.reproduce.get("constants", {})))
 
 
 def _norm(rows: Tensor) -> float:

@@ -14,6 +14,7 @@ from more_cli.evaluation.probes import probes_of
 from more_cli.files import disk_errors, replacing
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.images import ImageSource
+from more_cli.inputs.turns import Turn
 from more_cli.model.batches import Query
 from more_cli.runner.protocols import Protocol, Schedule
 from more_cli.text import canonical_json, reason_of
@@ -50,12 +51,14 @@ class Asked(_Part):
     answer: str | None
     """The edit's target or, for locality, the suite's gold answer if it has one."""
     images: tuple[Picture, ...] = ()
+    turns: tuple[Turn, ...] = Field((), exclude_if=lambda turns: not turns)
+    """What was said before the question."""
 
     @property
     def query(self) -> Query:
         """Return it as the model is asked."""
         images = tuple(ImageSource(image.spelled, image.path, image.sha256) for image in self.images)
-        return Query(images, self.question)
+        return Query(images, self.question, self.turns)
 
 
 class Order(_Part):
@@ -107,10 +110,10 @@ def record_of(
         model=model.resolve(),
         suite=suite,
         order=Order(**{name: getattr(schedule, name) for name in Order.model_fields}),
-        edits=tuple(_asked(i, "rel", edit.images, edit.question, edit.target) for i, edit in enumerate(edits, 1)),
+        edits=tuple(_asked(i, "rel", Query.of(edit), edit.target) for i, edit in enumerate(edits, 1)),
         ids=tuple(edit.id for edit in edits),
         probes=tuple(
-            _asked(i, probe.kind, probe.query.images, probe.query.question, probe.gold)
+            _asked(i, probe.kind, probe.query, probe.gold)
             for i, edit in enumerate(edits, 1)
             for probe in probes_of(edit)
             if probe.is_locality
@@ -162,6 +165,6 @@ def claim(folder: Path, record: RunRecord) -> None:
         scratch.write_text(canonical_json(values) + "\n", encoding="utf-8")
 
 
-def _asked(number: int, kind: Kind, images: Sequence[ImageSource], question: str, answer: str | None) -> Asked:
-    pictures = tuple(map(Picture.of, images))
-    return Asked(edit=number, kind=kind, question=question, answer=answer, images=pictures)
+def _asked(number: int, kind: Kind, query: Query, answer: str | None) -> Asked:
+    pictures = tuple(map(Picture.of, query.images))
+    return Asked(edit=number, kind=kind, question=query.question, answer=answer, images=pictures, turns=query.turns)

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from more_cli.inputs.edits import read_edits
+from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.progress import no_progress
 from more_cli.runner.journal import RunJournal
@@ -346,3 +348,16 @@ def test_a_model_with_other_weights_is_refused(world: World, tmp_path: Path) -> 
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     result = run("analyze", "variance", "--run", tmp_path / "run", "--out", tmp_path / "out")
     assert (result.code, "is not the model that" in result.err) == (5, True)
+
+
+def test_a_kept_run_is_asked_again_as_it_was(world: World) -> None:
+    talk = World(world.root / "talk")
+    turns = [{"role": "user", "content": "what is it ?"}, {"role": "assistant", "content": "a dog"}]
+    talk.write([line(0, messages=turns, locality=[{**ASKED[0], "messages": turns}]), line(1, locality=ASKED)])
+    assert keep(talk, "kept", "--set", "max_steps=1", "--set", "system=be brief", "--keep-states").code == 0
+    kept = KeptRun(talk.root / "kept")
+    edits = read_edits(talk.root / "edits.jsonl").edits
+    assert [asked.query for asked in kept.record.edits] == [Query.of(edit) for edit in edits]
+    assert [asked.query for asked in kept.record.probes] == [Query.of(one) for edit in edits for one in edit.locality]
+    assert load_base(kept, Machine(), no_progress).prompter.system == "be brief"
+    assert "turns" not in (world.root / "more" / "run.json").read_text()
