@@ -60,8 +60,8 @@ def serve(
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
-            if worker.running:
-                log(f"waiting until {worker.running.task.title} can stop; Ctrl-C again ends at once")
+            if running := worker.running:  # it may end meanwhile
+                log(f"waiting until {running.task.title} can stop; Ctrl-C again ends at once")
             worker.stop()
 
 

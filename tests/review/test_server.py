@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 
 from more_cli.files import sha256_bytes
+from more_cli.store.target import Target
 from support.helpers import World, run, wait_for
 from support.serving import serving
 
@@ -125,3 +127,30 @@ def test_ctrl_c_while_an_edit_runs_loses_nothing(world: World) -> None:
         assert ended(server, signal.SIGINT)[0] == 0
     assert run("verify", world.model).code == 0
     assert not (world.folder / "lock.pid").exists()
+
+
+def test_a_job_that_ends_while_the_server_stops_keeps_nothing_from_stopping(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ending:
+        """A worker whose job ends after it was seen once."""
+
+        stopped = False
+        jobs = iter([SimpleNamespace(task=SimpleNamespace(title="counting"))])
+
+        @property
+        def running(self) -> object:
+            return next(self.jobs, None)
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    uvicorn = pytest.importorskip("uvicorn")
+    from more_cli.review.server import serve
+
+    worker, said = Ending(), list[str]()
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
+    target = Target(world.model, world.sidecar)
+    serve(target, worker, 0, lambda address: None, said.append)  # type: ignore[arg-type]
+    assert worker.stopped
+    assert said == ["waiting until counting can stop; Ctrl-C again ends at once"]
