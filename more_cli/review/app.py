@@ -171,8 +171,9 @@ def _asking(app: FastAPI, desk: Desk) -> None:
     async def ask(request: Request) -> Response:
         form, problem = await _form(desk, request)
         picture, question = form["picture"], form.get("question", "")
-        if problem or (place := _place(form)) is not None:
-            return _ask_page(desk, picture, question, problem=problem, place=0 if problem else place)
+        place = _place(form)
+        if problem or place is not None:
+            return _ask_page(desk, picture, question, problem=problem, place=place or 0)
         return desk.start(tasks.ask(Draft(question, picture=picture), desk.pictures))
 
     @app.post("/probe")
@@ -333,16 +334,10 @@ def _failing(app: FastAPI, desk: Desk) -> None:
 
 
 def _ask_page(
-    desk: Desk,
-    picture: str,
-    question: str,
-    *,
-    job: Job | None = None,
-    problem: MoreError | None = None,
-    place: int | None = 0,
+    desk: Desk, picture: str, question: str, *, job: Job | None = None, problem: MoreError | None = None, place: int = 0
 ) -> HTMLResponse:
     status, values = 422 if problem else 200, {"picture": picture, "question": question}
-    choice = Choice.of(desk, picture, place or 0)
+    choice = Choice.of(desk, picture, place)
     return desk.page("ask.html", status, job=job, problem=problem, choice=choice, **values)
 
 

@@ -70,15 +70,14 @@ class Draft:
     notes: Sequence[str] = ()
 
     @classmethod
-    def of_form(cls, form: Mapping[str, Any]) -> Draft:
+    def of_form(cls, form: Mapping[str, str]) -> Draft:
         """Return what was typed; `form` maps names of fields to texts."""
 
         def text(name: str) -> str:
-            value = form.get(name, "")
-            return value.replace("\r\n", "\n").strip() if isinstance(value, str) else ""
+            return form.get(name, "").replace("\r\n", "\n").strip()
 
         rows = (number for number in range(MOST_ROWS) if text(f"near-question-{number}"))
-        earlier = tuple(str(form[name]) for name in sorted(form, key=_number) if name.startswith(EARLIER))
+        earlier = tuple(form[name] for name in sorted(form, key=_number) if name.startswith(EARLIER))
         return cls(
             question=text("question"),
             target=text("target"),

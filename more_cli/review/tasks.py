@@ -19,13 +19,19 @@ from more_cli.text import counted, plain, shorten
 
 if TYPE_CHECKING:
     from more_cli.api import Model
-    from more_cli.model.batches import Query
     from more_cli.ops.ask import Answers
     from more_cli.ops.assembly import AssemblyReport
     from more_cli.review.queue import Queue
 
 CUT_OFF = "..."
 """How an answer ends that was longer than it may be."""
+_WHAT = {
+    "rel": "the correction",
+    "gen_text": "in other words",
+    "gen_image": "on another picture",
+    "portability": "follows from it",
+}
+"""What a question of an edit is to its correction; locality questions are all others."""
 STALE = "the ledger has changed since this page was drawn, so nothing was done"
 
 
@@ -83,29 +89,18 @@ def ask_all(id: str, edits: Edits) -> Task:
     """Ask everything that an edit holds, in the order of its page: its question, variants and locality questions."""
 
     def run(model: Model) -> list[Asked]:
-        from more_cli.model.batches import Query  # with torch, which takes a second
+        from more_cli.evaluation.probes import probes_of  # with torch, which takes a second
 
-        edit = edits.edit(id)
-        query = Query.of(edit)
-        asked: list[tuple[str, Query, str | None]] = [
-            ("the correction", query, edit.target),
-            *(("in other words", replace(query, question=text), edit.target) for text in edit.rephrases),
-            *(
-                ("on another picture", replace(query, images=(*edit.before, image)), edit.target)
-                for image in edit.image_rephrases
-            ),
-        ]
-        for kind, probes in (("must stay", edit.locality), ("follows from it", edit.portability)):
-            asked += [(kind, Query.of(probe), probe.answer) for probe in probes]
+        probes = sorted(probes_of(edits.edit(id)), key=lambda probe: probe.kind == "portability")  # they come last
         with model.asking() as asker:
             return [
                 Asked(
-                    what,
-                    expected,
-                    query.images[-1].sha256 if query.images else "",
-                    asker.ask(query.question, query.images, turns=query.turns),
+                    _WHAT.get(probe.kind, "must stay"),
+                    probe.gold if probe.is_locality else probe.target,
+                    probe.query.images[-1].sha256 if probe.query.images else "",
+                    asker.ask(probe.query.question, probe.query.images, turns=probe.query.turns),
                 )
-                for what, query, expected in asked
+                for probe in probes
             ]
 
     return Task(f"asking the questions of {shorten(id)}", edit_path(id), run)
