@@ -150,6 +150,18 @@ def _full_disk_of(path: Path) -> Iterator[None]:
         raise
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file and, if it is missing, its folder; a reader sees the old file or the whole new one.
+
+    Raises:
+        StateError, ResourceError: see `disk_errors`.
+    """
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as scratch:
+            scratch.write_bytes(data)
+
+
 @contextmanager
 def replacing_directory(
     path: Path, force: bool | None, *, marker: str | None = None, own: OwnNames | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jsonlines
 
 from more_cli.errors import ResourceError, StateError, StreamErrors, UsageError
-from more_cli.files import disk_errors, replacing, sha256_bytes, sha256_json
+from more_cli.files import disk_errors, replacing, sha256_bytes, sha256_json, write_whole
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.inputs.images import ImageStore
 from more_cli.inputs.turns import Turn
@@ -234,10 +234,8 @@ def write_cache(path: Path, tensors: dict[str, Tensor]) -> None:
     """Keep tensors that can be computed again, where the folder is writable and has space."""
     from safetensors.torch import save
 
-    with suppress(StateError, ResourceError), disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as scratch:
-            scratch.write_bytes(save(tensors))
+    with suppress(StateError, ResourceError):
+        write_whole(path, save(tensors))
 
 
 def read_cache(path: Path) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.errors import StateError, UsageError
-from more_cli.files import disk_errors, replacing
+from more_cli.files import write_whole
 
 if TYPE_CHECKING:
     from more_cli.render.page import Page
@@ -57,8 +57,7 @@ def write_outlets(page: Page, reports: Sequence[Path], junit: Path | None = None
     render = {".html": html, ".md": markdown}
     texts = [render[path.suffix.lower()](page) for path in reports] + ([junit_xml(page)] if junit else [])
     for path, text in zip(_files(reports, junit), texts, strict=True):
-        with replacing(path) as scratch, disk_errors(path):
-            scratch.write_text(text, encoding="utf-8", newline="\n")
+        write_whole(path, text.encode())
 
 
 def _files(reports: Sequence[Path], junit: Path | None) -> list[Path]:

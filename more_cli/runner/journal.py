@@ -22,7 +22,7 @@ from torch import Tensor
 
 from more_cli.editors.base import Editor, EditOutcome
 from more_cli.evaluation.probes import ProbeScore
-from more_cli.files import add_line, disk_errors, replacing
+from more_cli.files import add_line, disk_errors, write_whole
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json
 
@@ -74,8 +74,7 @@ class RunJournal:
         """Return the snapshot to resume from, and drop the lines after it; without a snapshot, all lines."""
         snapshot = self._snapshot()
         self.lines = self.lines[: snapshot.steps] if snapshot else []
-        with disk_errors(self.folder), replacing(self.folder / LINES) as scratch:
-            scratch.write_bytes(_as_lines(*self.lines))
+        write_whole(self.folder / LINES, _as_lines(*self.lines))
         return snapshot
 
     def add(self, line: dict[str, Any]) -> None:
@@ -87,8 +86,7 @@ class RunJournal:
         """Save the editor as it is after the last line."""
         header = {"steps": len(self.lines), "notes": editor.notes()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in editor.state_dict().items()}
-        with disk_errors(self.folder), replacing(self.folder / STATE) as scratch:
-            scratch.write_bytes(save(tensors, metadata={"more": canonical_json(header)}))
+        write_whole(self.folder / STATE, save(tensors, metadata={"more": canonical_json(header)}))
 
     def _snapshot(self) -> Snapshot | None:
         try:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from more_cli.errors import DataError, StateError
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, Reference, ask, ask_base, batches
-from more_cli.files import disk_errors, replacing, sha256_json
+from more_cli.files import sha256_json, write_whole
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.text import shorten
@@ -121,19 +121,15 @@ class _Cache:
 
     def read(self, facts: Sequence[object]) -> Reference | None:
         try:
-            with safe_open(self._path(facts), framework="pt") as file:
-                top = file.get_tensor("top") if "top" in file.keys() else None  # noqa: SIM118 (no mapping)
-                return Reference(tuple(file.get_tensor("tokens").tolist()), file.get_tensor("logits"), top)
-        except (OSError, SafetensorError):
+            tensors = load_file(self._path(facts))
+            return Reference(tuple(tensors["tokens"].tolist()), tensors["logits"], tensors.get("top"))
+        except (OSError, SafetensorError, KeyError):
             return None
 
     def write(self, facts: Sequence[object], reference: Reference) -> None:
-        with disk_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
         tensors = {"tokens": torch.tensor(reference.tokens), "logits": reference.logits.contiguous()}
         tensors |= {} if reference.top is None else {"top": reference.top.contiguous()}
-        with replacing(self._path(facts)) as scratch:
-            scratch.write_bytes(save(tensors))
+        write_whole(self._path(facts), save(tensors))
 
     def _path(self, facts: Sequence[object]) -> Path:
         return self._folder / f"{sha256_json(facts)[:32]}.safetensors"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from more_cli.evaluation.metrics import Estimate
-from more_cli.files import disk_errors, replacing
+from more_cli.files import write_whole
 from more_lab.figures import Draw, save_figure
 
 FORMATS = ("png", "svg")
@@ -67,8 +67,7 @@ class Result:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
         writer.writerows(self.rows)
-        with disk_errors(path), replacing(path) as scratch:
-            scratch.write_text(text.getvalue(), encoding="utf-8", newline="\n")
+        write_whole(path, text.getvalue().encode())
 
     def write_figure(self, path: Path) -> None:
         """Draw the figure in the format of the path's suffix; the same numbers give the same bytes.

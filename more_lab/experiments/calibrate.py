@@ -12,7 +12,7 @@ from more_cli.editors.registry import EditorEntry
 from more_cli.errors import UsageError
 from more_cli.evaluation.probes import References, probes_of, run_probes
 from more_cli.evaluation.streams import Stream
-from more_cli.files import disk_errors, replacing, sha256_json
+from more_cli.files import sha256_json, write_whole
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import MEASURED, measured, stream_digest
@@ -117,7 +117,4 @@ class CachedCalibration:
 
     def write(self, result: dict[str, Any]) -> None:
         """Write the result."""
-        with disk_errors(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path) as scratch:
-                scratch.write_text(json.dumps(result), encoding="utf-8")
+        write_whole(self._path, json.dumps(result).encode())

@@ -17,7 +17,7 @@ from more_cli.clock import Every
 from more_cli.editors.base import EditContext, Editor, EditRequest, FitData
 from more_cli.editors.outcome import score_edit
 from more_cli.errors import UsageError
-from more_cli.files import disk_errors, replacing, sha256_json
+from more_cli.files import disk_errors, sha256_json, write_whole
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import stream_digest
@@ -131,8 +131,7 @@ class Fits:
 
 def _write(path: Path, tensors: Mapping[str, Tensor], report: Mapping[str, Any]) -> None:
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with disk_errors(path), replacing(path) as scratch:
-        scratch.write_bytes(save(kept, metadata={"more": canonical_json(dict(report))}))
+    write_whole(path, save(kept, metadata={"more": canonical_json(dict(report))}))
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

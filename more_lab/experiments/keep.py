@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from more_cli.editors.base import Editor
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import BATCH
-from more_cli.files import disk_errors, replacing, sha256_file
+from more_cli.files import sha256_file, write_whole
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
@@ -116,14 +116,11 @@ class Keeper:
         """Return copies, since some editors train in place; an unchanged right factor is the shared one itself."""
         found = {}
         for path, change in editor.changes().items():
-            left, right = (
-                None if side is None else side.detach().float().cpu() for side in (change.left, change.right)
-            )
-            assert left is not None
-            shared = self._shared.get(path)
-            if right is not None and shared is not None and torch.equal(right, shared):
-                right = shared
-            found[path] = Change(left.clone(), right if right is shared or right is None else right.clone())
+            right, shared = change.right, self._shared.get(path)
+            if right is not None:
+                right = right.detach().float().cpu()
+                right = shared if shared is not None and torch.equal(right, shared) else right.clone()
+            found[path] = Change(change.left.detach().float().cpu().clone(), right)
         return found
 
     def _mark(self, runtime: Runtime, t: int) -> None:
@@ -137,7 +134,7 @@ class Keeper:
                 answers = ask_all(runtime, suite, self._progress, f"asking {suite.name} after {t} edits")
                 pairs = {name: pairs_of(images, answers[name]) for name, images in suite.categories.items()}
                 text = canonical_json({"suite": suite.name, "categories": pairs})
-                _write_bytes(numbered(self._keep.folder, ANSWERS, t, ".json"), f"{text}\n".encode())
+                write_whole(numbered(self._keep.folder, ANSWERS, t, ".json"), f"{text}\n".encode())
 
 
 def _states(runtime: Runtime, probes: Sequence[Asked]) -> dict[str, Tensor]:
@@ -194,14 +191,7 @@ def _features(runtime: Runtime, asked: Sequence[Asked]) -> Tensor:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    _write_bytes(path, save({name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}))
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    with disk_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as scratch:
-        scratch.write_bytes(data)
+    write_whole(path, save({name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -211,8 +201,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         DataError: it is missing or damaged.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        found = load_file(path)
     except (OSError, SafetensorError) as error:
         raise DataError(f"`{path}` is missing or damaged", "keep the run again") from error
     return {name: tensor.to(torch.float32) for name, tensor in found.items()}

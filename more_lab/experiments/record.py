@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.names import Kind
 from more_cli.evaluation.probes import probes_of
-from more_cli.files import disk_errors, replacing
+from more_cli.files import write_whole
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.images import ImageSource
 from more_cli.inputs.turns import Turn
@@ -158,11 +158,8 @@ def claim(folder: Path, record: RunRecord) -> None:
         return
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"`--keep {folder}` is not empty and holds no run", hint)
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / RECORD) as scratch:
-        values = record.model_dump(mode="json", by_alias=True)
-        scratch.write_text(canonical_json(values) + "\n", encoding="utf-8")
+    values = record.model_dump(mode="json", by_alias=True)
+    write_whole(folder / RECORD, f"{canonical_json(values)}\n".encode())
 
 
 def _asked(number: int, kind: Kind, query: Query, answer: str | None) -> Asked:

@@ -10,7 +10,7 @@ from typing import Any
 
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.evaluation.metrics import Estimate
-from more_cli.files import disk_errors, replacing, sha256_json
+from more_cli.files import disk_errors, sha256_json, write_whole
 from more_cli.inputs.edits import read_edits
 from more_cli.ops.edit import edit_file
 from more_cli.ops.evaluate import evaluate_state
@@ -102,8 +102,7 @@ class Member:
             if target.sidecar.exists() and owner != self.key:
                 what = f"`{target.sidecar}` was made of other edits, settings, weights or versions"
                 raise UsageError(what, f"name another folder with -o, or remove `{self.out}`")
-        with replacing(note) as scratch, disk_errors(note):
-            scratch.write_text(self.key, encoding="utf-8")
+        write_whole(note, self.key.encode())
 
 
 def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, cast
 
 from more_cli.errors import UsageError
-from more_cli.files import add_line, disk_errors, replacing
+from more_cli.files import add_line, disk_errors, replacing, write_whole
 from more_cli.progress import Progress
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json, finite
@@ -65,10 +65,7 @@ class SweepFolder:
     def keep(self, job: Job, outcome: Outcome) -> None:
         """Keep the values of a finished job, and how long it took."""
         path = self.path / PARTS / f"{job.key}.json"
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as scratch, disk_errors(path):
-            scratch.write_text(f"{canonical_json(finite(outcome.values))}\n", encoding="utf-8")
+        write_whole(path, f"{canonical_json(finite(outcome.values))}\n".encode())
         if outcome.seconds is not None:
             line = {"key": job.key, "label": job.label, "group": job.group, "seconds": round(outcome.seconds, 3)}
             add_line(self.path / TIMINGS, f"{canonical_json(line)}\n".encode())
