@@ -52,7 +52,7 @@ def rounds_of(record: Mapping[str, Any], *, each: bool = False) -> list[dict[str
     _alternate(turns)
     _place(turns, named)
     rows = list(_rows(turns, rest))
-    return rows if each else [rows[-1] | {name: rest[name] for name in ("id",) if name in rest}]
+    return rows if each else [rows[-1] | ({"id": rest["id"]} if "id" in rest else {})]
 
 
 def _rows(turns: Sequence[_Turn], rest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -135,7 +135,7 @@ def of_capability(report: CapabilityReport) -> Page:
 
 def _suite_tables(report: SuiteReport) -> Iterator[Table]:
     yield _metrics(f"Metrics, {report.headline}", report.estimates[report.headline])
-    if report.so_far:
+    if online := report.so_far:
         points = {
             mark: report.estimates[f"final@{mark}"]["rel.gen_exact"]
             for mark in report.schedule.marks
@@ -145,12 +145,9 @@ def _suite_tables(report: SuiteReport) -> Iterator[Table]:
         yield Table(
             "During the stream",
             ("after", "online", "final"),
-            [
-                (f"{mark}", f"{report.so_far[mark - 1]:.3f}", value_cell(points.get(mark)))
-                for mark in report.schedule.marks
-            ],
+            [(f"{mark}", f"{online[mark - 1]:.3f}", value_cell(points.get(mark))) for mark in report.schedule.marks],
             f"rel.gen_exact; forgotten by the end: {lost.value:.3f} ({lost.between()})" if lost else "rel.gen_exact",
-            [Curve("rel.gen_exact: the line is online, the dots are final", report.so_far, points)],
+            [Curve("rel.gen_exact: the line is online, the dots are final", online, points)],
         )
     ages = by_age([scores.shown.values["gen_exact"] for scores in report.per_edit])
     if report.headline.startswith("final") and len(ages) > 1:

@@ -7,6 +7,7 @@ plan        options, and everything that decides the numbers, known before a mod
 protocols   which edits are scored after which edit, and what is reported of these scores
 anchors     the questions whose answers an editor holds
 steps       the loop: each edit, or all together at the end, and what is scored after it
+costs       memory while an edit is written, and the time to decide on a question
 journal     what each step wrote down, and where an interrupted run resumes
 references  the answers that locality compares with
 report      the scores of the journal as metrics with intervals

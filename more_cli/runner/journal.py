@@ -39,7 +39,7 @@ class Snapshot:
 
     def restore(self, editor: Editor) -> None:
         """Restore the editor, which must not be attached."""
-        editor.load_state_dict(dict(self.tensors))
+        editor.load_state_dict(self.tensors)
         editor.load_notes(self.notes)
 
 

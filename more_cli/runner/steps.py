@@ -7,7 +7,7 @@ interrupted there does this step again.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -108,11 +108,9 @@ class Run:
     def _stream(self, runtime: Runtime, answers: Answers) -> None:
         stream = Stream(self.editor, self.edits, self.writing)
         for line in self.journal.lines[: len(self.edits)]:
-            margins = ((int(number), margin) for number, margin in line["outcome"]["looks"].items())
-            stream.remember(line["t"], line["outcome"]["status"], margins)
+            stream.remember(line["t"], line["outcome"]["status"], _margins(line["outcome"]).items())
             if "compaction" in line:
-                margins = ((int(number), margin) for number, margin in line["compaction"]["looks"].items())
-                stream.remember_compaction(line["t"], dict(margins))
+                stream.remember_compaction(line["t"], _margins(line["compaction"]))
         if self.observer:
             self.observer.begin(runtime, self.editor, len(self.journal.lines))
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
@@ -187,6 +185,10 @@ class Run:
         self.journal.add(line)
         if self._save() or self.finished:
             self.journal.save(self.editor)
+
+
+def _margins(written: Mapping[str, Any]) -> dict[int, float]:
+    return {int(number): margin for number, margin in written["looks"].items()}
 
 
 def _together(done: Consolidated, started: float) -> dict[str, Any]:

@@ -81,6 +81,6 @@ def _change(found: dict[int, dict[str, Pairs]]) -> Estimate:
         [
             accuracy_of(after) - accuracy_of(before)
             for name in first
-            for before, after in zip(first[name], last.get(name, first[name]), strict=True)
+            for before, after in zip(first[name], last[name], strict=True)
         ]
     )

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -57,7 +58,7 @@ def flips(runs: Sequence[KeptRun]) -> Result:
         panels = figure.subplots(1, len(WHAT))
         ticks: list[str] = [f"{name}\n{state}" for name in KINDS.values() for state in ("stable", "flipped")]
         for place, (axes, what) in enumerate(zip(panels, WHAT, strict=True)):
-            for number, (kind, flipped) in enumerate((kind, flipped) for kind in KINDS for flipped in (False, True)):
+            for number, (kind, flipped) in enumerate(product(KINDS, (False, True))):
                 chosen = [p for probes in found.values() for p in probes if p.kind == kind and p.flipped == flipped]
                 values = _known([probe.facts[place] for probe in chosen])
                 spread = np.random.default_rng(SEED).uniform(-0.2, 0.2, len(values))

@@ -41,10 +41,7 @@ def authors(options: EditorOptions) -> MoreEditor:
     return _published("authors", options)
 
 
-@editor(
-    "more:strict",
-    tries=FIXED_STEP,
-)
+@editor("more:strict", tries=FIXED_STEP)
 def strict(options: EditorOptions) -> MoreEditor:
     """Make M-ORE with everything of the authors' code that has a switch."""
     return _published("strict", options)

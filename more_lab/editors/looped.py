@@ -128,10 +128,8 @@ class Turns:
         return "" if finite else "a write is not finite"
 
     def _score(self, numbers: Sequence[int]) -> dict[int, EditScore]:
-        runtime, rows = self.encoded.runtime, list[EditScore]()
-        for scored in runtime.score_all(map(self._get, numbers)):
-            rows += edit_scores(scored)
-        scores = dict(zip(numbers, rows, strict=True))
+        passes = self.encoded.runtime.score_all(map(self._get, numbers))
+        scores = dict(zip(numbers, (score for scored in passes for score in edit_scores(scored)), strict=True))
         self.margins |= {number: score.margin for number, score in scores.items()}
         self.work.forward(len(numbers))
         return scores

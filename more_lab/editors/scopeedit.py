@@ -18,6 +18,7 @@ lambda and rank are set anew for the embedded model, whose keys are of another l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -158,7 +159,7 @@ class ScopeEditor(WritingEditor[list[Scope]]):
         first, *_ = [self._step(batch) for _ in range(steps)]
         last = score_edit(runtime, encoded)
         finite = all(bool(torch.isfinite(tensor).all()) for scope in scopes for tensor in scope.kept[:3])
-        if not finite or not torch.isfinite(torch.tensor(last.nll)):
+        if not finite or not math.isfinite(last.nll):
             for scope, kept in zip(scopes, before, strict=True):
                 scope.kept = kept
             return refused(first, "a write is not finite", passes=steps + 1, cost=steps + 1 / 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ class WeightEditor(WritingEditor[dict[str, Delta]], JointEditor):
         last = score_edit(self.runtime, asked[0])
         work.forward()
         finite = all(bool(torch.isfinite(delta.value).all()) for delta in self.deltas.values())
-        if not finite or not torch.isfinite(torch.tensor(last.nll)):
+        if not finite or not math.isfinite(last.nll):
             reason = "a write is not finite"
         if reason:
             self.restore(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ def settings_of(entry: EditorEntry, count: int) -> list[tuple[str, ...]]:
 
 def best_setting(tried: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """Return the setting that `RULE` chooses among those that could be tried."""
-    best = max(score for trial in tried if (score := trial["score"]) is not None)
-    return tuple(next(trial["setting"] for trial in tried if trial["score"] == best))
+    return tuple(max((trial for trial in tried if trial["score"] is not None), key=itemgetter("score"))["setting"])
 
 
 def at_edge(tried: Sequence[Sequence[str]], chosen: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
@@ -250,7 +250,7 @@ def read_sweep(path: Path) -> SweepFile:
     found = SweepFile(path, grid, dict(_settings(source, settings, grid)), source.text)
     _check_names(source, grid)
     _check_once(path, found)
-    if sum(1 for _, _ in zip(found.combinations(), range(MAX_TRIALS + 1), strict=False)) > MAX_TRIALS:
+    if sum(1 for _ in islice(found.combinations(), MAX_TRIALS + 1)) > MAX_TRIALS:
         raise UsageError(f"{path}: more than {MAX_TRIALS:,} trials", "shorten a list")
     return found
 
