@@ -68,7 +68,7 @@ def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         values = parse_toml(text)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(toml_problem(path, text, error), "a recipe is a TOML file") from None
     values = {"name": path.stem} | values
     anchors = values.get("anchors")

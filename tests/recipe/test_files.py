@@ -1,5 +1,7 @@
 """The recipes that come with `more`, their numbers and which architecture gets which; files that extend others."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,19 @@ def test_a_recipe_that_extends_nothing_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(f'extends = "../{tmp_path.name}/b.toml"')
     with pytest.raises(UsageError, match="extends itself"):
         load_recipe(str(tmp_path / "b.toml"))
+
+
+def test_a_recipe_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("rank = 8\n")
+
+    def refused(self: Path, **_: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "read_text", refused)  # root may read every file
+    with pytest.raises(UsageError) as error:
+        load_recipe(str(path))
+    assert error.value.message == f"{path}: permission denied"
 
 
 def test_an_unknown_recipe_lists_the_shipped_ones() -> None:
