@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -40,7 +39,10 @@ def _unpack(archive: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(scratch / "suite")
-        with suppress(OSError):  # another process was faster, and has the same files
+        try:
             os.rename(scratch / "suite", folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster, and has the same files
+                raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from more_cli.errors import StateError
 from more_cli.suites import embedded
 from support.helpers import run
 
@@ -58,3 +60,12 @@ def test_a_cache_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     assert done.code != 0
     assert done.err.startswith("error: ")
     assert "Traceback" not in done.err
+
+
+def test_a_suite_that_cannot_be_moved_into_place_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(old: Path, new: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(embedded.os, "rename", failing)
+    with pytest.raises(StateError, match=r"cannot use .*e-ic-mini"):
+        embedded.suite_folder("e-ic-mini")
