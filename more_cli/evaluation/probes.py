@@ -109,15 +109,24 @@ def may_not_fit(probe: Probe, family: Family) -> bool:
 
 def probes_of(edit: Edit) -> Iterator[Probe]:
     """Yield every probe of an edit: the edit itself, its variants, its portability and its locality questions."""
-    query = Query.of(edit)
-    yield Probe(edit.id, "rel", query, edit.target)
-    for question in edit.rephrases:
-        yield Probe(edit.id, "gen_text", replace(query, question=question), edit.target)
-    for image in edit.image_rephrases:
-        yield Probe(edit.id, "gen_image", replace(query, images=(*edit.before, image)), edit.target)
+    yield Probe(edit.id, "rel", Query.of(edit), edit.target)
+    for query in other_wordings(edit):
+        yield Probe(edit.id, "gen_text", query, edit.target)
+    for query in other_pictures(edit):
+        yield Probe(edit.id, "gen_image", query, edit.target)
     for asked in edit.portability:
         yield Probe(edit.id, "portability", Query.of(asked), asked.answer, asked.hop)
     yield from locality_probes(edit.id, edit.locality)
+
+
+def other_wordings(edit: Edit) -> list[Query]:
+    """Return an edit's question in its other words, behind the same turns."""
+    return [replace(Query.of(edit), question=question) for question in edit.rephrases]
+
+
+def other_pictures(edit: Edit) -> list[Query]:
+    """Return an edit's question about its other pictures, each in place of its own, behind the same turns."""
+    return [replace(Query.of(edit), images=(*edit.before, image)) for image in edit.image_rephrases]
 
 
 def locality_probes(edit: str, questions: Iterable[Question]) -> Iterator[Probe]:

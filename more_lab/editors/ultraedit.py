@@ -77,7 +77,7 @@ class UltraEditor(WeightEditor):
         for number, edit in enumerate(edits):
             if time.monotonic() - started > data.seconds:
                 break
-            encoded = self.runtime.encode(Query(edit.images, edit.question), edit.target)
+            encoded = self.runtime.encode(Query.of(edit), edit.target)
             for shape, inputs, gradients in self._read(encoded):
                 self._watch(shape, inputs, gradients)
             data.progress(number + 1, len(edits), "statistics")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest,
 from more_cli.editors.outcome import edit_scores, outcome, refused, score_edit
 from more_cli.editors.registry import EditorOptions, editor, entry_of, tries
 from more_cli.errors import DataError
+from more_cli.evaluation.probes import other_wordings
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.tables import Table
@@ -139,8 +140,8 @@ class IkeEditor(AttachedEditor[Reader]):
         own, reworded = list[bool](), list[bool]()
         for edit in data.held_out:
             fact = self._fact(EditRequest.of(edit), 0)
-            for question, scores in [(edit.question, own), *((other, reworded) for other in edit.rephrases[:1])]:
-                asked = self._behind(fact, Query(edit.images, question))
+            for query, scores in [(Query.of(edit), own), *((other, reworded) for other in other_wordings(edit)[:1])]:
+                asked = self._behind(fact, query)
                 scores.append(asked is not None and self._answers(asked, edit.target))
         counts = {"in context": own, "in context, reworded": reworded}
         facts = {name: _of(scores) for name, scores in counts.items() if scores}
@@ -224,7 +225,7 @@ class IkeEditor(AttachedEditor[Reader]):
         between = "\n\n" if self.tuning.empty_line else "\n"
         for count in range(len(fact.demonstrations), -1, -1):
             shown = [str(self.bank.texts[index]) for index in fact.demonstrations[:count]]
-            whole = Query(query.images, between.join([*shown, own, asked]))
+            whole = replace(query, question=between.join([*shown, own, asked]))
             if self._fits(whole):
                 return whole
         return None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from more_cli.evaluation.probes import other_pictures, other_wordings
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
@@ -85,9 +86,9 @@ def asked_of(edits: Sequence[Edit], shown: bool) -> Asked:
     for edit in edits:
         if bool(edit.images) == shown:
             place = len(asked.own)
-            asked.own.append(Query(edit.images, edit.question))
-            asked.inside += [(place, Query(edit.images, question)) for question in edit.rephrases]
-            asked.inside += [(place, Query((image,), edit.question)) for image in edit.image_rephrases if shown]
+            asked.own.append(Query.of(edit))
+            asked.inside += [(place, query) for query in other_wordings(edit)]
+            asked.inside += [(place, query) for query in other_pictures(edit) if shown]
             locality = [probe for probe in edit.locality if bool(probe.images) == shown]
             asked.outside += [(place, Query.of(probe)) for probe in locality]
     return asked
@@ -153,6 +154,6 @@ def _share(true: Tensor) -> float:
 
 def text_alone(edits: Sequence[Edit], most: int) -> Iterator[Query]:
     """Yield at most `most` questions without images, of the edits and of what they must not change."""
-    own = [Query((), edit.question) for edit in edits if not edit.images]
-    other = [Query((), probe.question) for edit in edits for probe in edit.locality if not probe.images]
+    own = [Query.of(edit) for edit in edits if not edit.images]
+    other = [Query.of(probe) for edit in edits for probe in edit.locality if not probe.images]
     yield from [*own, *other][:most]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from more_cli.editors.draws import noise
+from more_cli.evaluation.probes import other_pictures, other_wordings
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.scored import Scored
@@ -36,9 +37,9 @@ def inputs_of(edit: Edit) -> list[tuple[Query, str]]:
     if not (edit.images and edit.rephrases and edit.image_rephrases and answered):
         return []
     return [
-        (Query(edit.images, edit.question), edit.target),
-        (Query(edit.images, edit.rephrases[0]), edit.target),
-        (Query((edit.image_rephrases[0],), edit.question), edit.target),
+        (Query.of(edit), edit.target),
+        (other_wordings(edit)[0], edit.target),
+        (other_pictures(edit)[0], edit.target),
         answered[0],
     ]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditRequest, FitData, Footprint
 from more_cli.errors import StateError
-from more_cli.model.batches import Encoded, Query, answer_positions
+from more_cli.model.batches import Encoded, answer_positions
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
 from more_lab.editors.locate.pool import Keys, Material, drawn, keys_of, material, pool_keys
@@ -123,7 +123,7 @@ class LocateEditor(WeightEditor):
             raise StateError(f"editor `{self.name}` was not fitted", "use it in `more eval` or `more compare`")
         query, runtime = request.query, self.runtime
         plain = runtime.encode(query, request.target)
-        behind = [Query(query.images, f"{text} {query.question}") for text in self._material.contexts]
+        behind = [replace(query, question=f"{text} {query.question}") for text in self._material.contexts]
         others = (runtime.encode(other, request.target) for other in behind)
         # A tokenizer may join a target's first letters with what stands before them.
         return [plain, *(other for other in others if other.target_ids == plain.target_ids)]

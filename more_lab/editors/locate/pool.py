@@ -74,7 +74,7 @@ def material(runtime: Runtime, edits: Sequence[Edit], contexts: int, neutral: in
     behind = tuple(texts[place] for place in pick(len(texts), min(contexts, len(texts)), seed, _CONTEXTS))
     probes = [probe for edit in edits for probe in edit.locality]
     without = [Query.of(probe) for probe in probes if not probe.images]
-    shown = [Query(edit.images, edit.question) for edit in edits if edit.images]
+    shown = [Query.of(edit) for edit in edits if edit.images]
     drawn = [without[place] for place in pick(len(without), max(0, min(neutral - 1, len(without))), seed, _TEXTS)]
     drawn += [shown[place] for place in pick(len(shown), min(neutral - len(drawn), len(shown), 1), seed, _SHOWN)]
     return Material(behind, tuple(runtime.encode(query).followed_by([runtime.prompter.eos]) for query in drawn))
@@ -156,7 +156,7 @@ def pool_keys(runtime: Runtime, paths: Sequence[str], data: FitData) -> tuple[Ke
     keys, done = Keys.of(kept), int(kept.get("done", 0))
     while done < len(data.edits) and (not done or time.monotonic() - started < data.seconds):
         chunk = data.edits[done : done + CHUNK]
-        told = [runtime.encode(Query(edit.images, edit.question), edit.target) for edit in chunk]
+        told = [runtime.encode(Query.of(edit), edit.target) for edit in chunk]
         asked = [runtime.encode(Query.of(probe)) for edit in chunk for probe in edit.locality]
         for samples in (told, asked):
             keys_of(runtime, paths, samples, keys)

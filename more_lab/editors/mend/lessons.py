@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from more_cli.evaluation.probes import other_pictures, other_wordings
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
 from more_cli.model.batches import Encoded, Query
@@ -71,9 +72,9 @@ class Lessons:
 
     def _made(self, number: int) -> Lesson:
         edit, encode = self._edits[number], self._runtime.encode
-        request = encode(Query(edit.images, edit.question), edit.target)
-        rephrased = [encode(Query(edit.images, question), edit.target) for question in edit.rephrases]
-        shown = [encode(Query((image,), edit.question), edit.target) for image in edit.image_rephrases]
+        request = encode(Query.of(edit), edit.target)
+        rephrased = [encode(query, edit.target) for query in other_wordings(edit)]
+        shown = [encode(query, edit.target) for query in other_pictures(edit)]
         told = [self._answered(question) for question in edit.locality if not question.images]
         seen = [self._answered(question) for question in edit.locality if question.images]
         groups = [[request]] if self._request or not (rephrased or shown) else []

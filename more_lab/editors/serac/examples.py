@@ -11,6 +11,7 @@ from torch import Tensor
 
 from more_cli.editors.base import FitData
 from more_cli.editors.draws import noise
+from more_cli.evaluation.probes import other_pictures, other_wordings
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
@@ -98,8 +99,7 @@ def _records(runtime: Runtime, edits: Sequence[Edit], drawn: Sequence[Sequence[S
 
 
 def _queries(edit: Edit) -> list[Query]:
-    asked = [Query(edit.images, question) for question in (edit.question, *edit.rephrases)]
-    return asked + [Query((image,), edit.question) for image in edit.image_rephrases]
+    return [Query.of(edit), *other_wordings(edit), *other_pictures(edit)]
 
 
 def _questions(runtime: Runtime, asked: Sequence[_Asked]) -> list[Question]:
