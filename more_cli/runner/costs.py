@@ -23,23 +23,24 @@ class PeakMemory:
     """Peak memory since `restart`: of the GPU, or on Linux of this process; unknown elsewhere."""
 
     def __init__(self, device: str) -> None:
-        self._cuda = torch.device(device).type == "cuda"
+        self._device = torch.device(device)
+        self._cuda = self._device.type == "cuda"
 
     def held(self) -> int | None:
         """Return the bytes held now."""
-        return torch.cuda.memory_allocated() if self._cuda else _status("VmRSS")
+        return torch.cuda.memory_allocated(self._device) if self._cuda else _status("VmRSS")
 
     def restart(self) -> None:
         """Reset the peak."""
         if self._cuda:
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(self._device)
         else:
             with suppress(OSError):
                 _CLEAR.write_text("5")  # proc(5): resets VmHWM
 
     def peak(self) -> int | None:
         """Return the most bytes held since `restart`."""
-        return torch.cuda.max_memory_allocated() if self._cuda else _status("VmHWM")
+        return torch.cuda.max_memory_allocated(self._device) if self._cuda else _status("VmHWM")
 
 
 def routing_seconds(editor: Editor, runtime: Runtime, edits: Sequence[Edit]) -> float:

@@ -73,10 +73,11 @@ class SweepFolder:
     def times(self) -> dict[str, float]:
         """Return the median seconds of the finished jobs of each group."""
         found = dict[str, list[float]]()
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            for text in (self.path / TIMINGS).read_text(encoding="utf-8").splitlines():
-                line = json.loads(text)
-                found.setdefault(str(line["group"]), []).append(float(line["seconds"]))
+        with suppress(OSError):
+            for text in (self.path / TIMINGS).read_text(encoding="utf-8", errors="replace").splitlines():
+                with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
+                    line = json.loads(text)
+                    found.setdefault(str(line["group"]), []).append(float(line["seconds"]))
         return {group: median(seconds) for group, seconds in found.items()}
 
     def write_results(self, lines: Mapping[str, Mapping[str, Any]]) -> None:
