@@ -555,7 +555,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(world: World, monke
     def broken(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", broken)
+    monkeypatch.setattr(Path, "write_bytes", broken)
     failed = run("eval", world.model, "--report", old)
     assert failed.code == 7
     assert "rel.gen_exact" in failed.out, "the numbers are shown before files are written"
