@@ -74,6 +74,15 @@ def fixed(line: str) -> str:
     return line.strip()
 
 
+def messages(text: str) -> list[str]:
+    """Return the errors and hints of a transcript without their numbers: they are the same on every processor.
+
+    What torch says of a device depends on how it was built, so such a line is left out.
+    """
+    lines = (line for line in text.splitlines() if line.startswith(("error: ", "hint: ")) and "cuda" not in line)
+    return [re.sub(r"\d[\d.,~]*", "#", fixed(line)) for line in lines]
+
+
 def rewritten(shown: list[str], printed: list[str], where: object) -> list[str]:
     """Return what a transcript shows of what is printed now; it stays where volatile parts alone differ.
 

@@ -11,7 +11,7 @@ import yaml
 
 from generator.pages import EXECUTED, PAGES, ROOT, Block, blocks, with_texts
 from generator.session import WrongExitError, needs_shell, run_page
-from generator.transcripts import PROCESSOR, StaleError, fixed, fresh_transcripts, processor, rewritten
+from generator.transcripts import PROCESSOR, StaleError, fixed, fresh_transcripts, messages, processor, rewritten
 from more_cli.errors import MoreError
 from more_cli.inputs.edits import EditLine
 from more_cli.recipe.files import load_recipe
@@ -75,7 +75,10 @@ def test_a_page_runs_from_an_empty_folder_and_prints_what_it_shows(page: Path, t
     if "ssh-keygen" in page.read_text(encoding="utf-8") and shutil.which("ssh-keygen") is None:
         pytest.skip("no ssh-keygen")
     try:
-        stale = {str(block): text for block, text in fresh_transcripts(page, tmp_path).items() if text != block.text}
+        fresh = fresh_transcripts(page, tmp_path)
+        stale = {str(block): text for block, text in fresh.items() if text != block.text}
+        said = [str(block) for block, text in fresh.items() if messages(text) != messages(block.text)]
+        assert said == [], "errors and hints of these transcripts have other words now"
     except StaleError as error:
         stale = {"a shortened transcript": str(error)}
     if stale and PROCESSOR.read_text(encoding="utf-8").strip() != processor():
@@ -156,3 +159,9 @@ def test_a_kept_line_that_is_not_printed_any_more_is_named() -> None:
 )
 def test_counts_words_and_all_but_the_last_digit_are_compared(one: str, other: str) -> None:
     assert fixed(one) != fixed(other)
+
+
+def test_words_of_errors_and_hints_are_compared_and_their_numbers_are_not() -> None:
+    shown = "drift 0.1\nerror: needs about 0.6 GiB\nhint: --memory GIB, or fewer sites\n"
+    assert messages(shown) == messages(shown.replace("drift 0.1", "no drift").replace("0.6", "12"))
+    assert messages(shown) != messages(shown.replace(", or fewer sites", ""))
