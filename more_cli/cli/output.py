@@ -46,7 +46,7 @@ def fail(error: MoreError) -> None:
 
 def _say(text: str, stream: TextIO) -> None:
     word, space, rest = plain(text).partition(" ")
-    # A message that nobody reads or for which there is no space ends no command: only a result does.
+    # A message that cannot be printed ends no command: only a result does.
     with suppress(OSError) if stream is sys.stderr else nullcontext():
         print(styled(word, STYLES.get(word), stream) + space + rest, file=stream)
 

@@ -190,7 +190,7 @@ def _prepare(
         meta.recipe, meta.calibration = calibrate(runtime, meta.recipe, chosen.sites, corrections, anchors, progress)
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)
     if questions:
-        with editor.attach(runtime):  # also to ask the base, so that one pass gives the answer's odds and the keys
+        with editor.attach(runtime):  # also to ask the base: one pass gives log-probabilities and keys
             keys = None if meta.recipe.basis == "pca" else editor.sites.keys  # this basis is made of all anchors
             editor.hold(anchors or ask_anchors(runtime, questions, cache, progress, keys=keys), fresh=True)
             name = directions_name(meta, meta.anchors, editor.records, machine)
