@@ -159,7 +159,7 @@ class MoreEditor(Editor):
         watched = dict(self._watched.anchors) if self._watched else {}
         anchors = dict(sorted((self._held | watched).items()))
         self.sites.start_over()
-        unread = [replace(anchor, keys=None) for anchor in anchors.values()]  # keys of now: ranks may have changed
+        unread = [replace(anchor, keys=None) for anchor in anchors.values()]  # ranks may have changed
         keys = dict(zip(anchors, self.start_from(unread), strict=True))
         self.directions = {place: direction(keys[place], self.sites) for place in watched}
         if watched:
