@@ -26,8 +26,8 @@ def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: 
     An edit that cannot be turned into a prompt is refused with the reason.
     """
     started = time.monotonic()
-    session.release(edit)
-    made = [] if attempt.retry else session.bring(edit)
+    session.anchors.release(session.editor, edit)
+    made = [] if attempt.retry else session.anchors.bring(session.editor, session.runtime, edit)
     try:
         measured = _measured(session, edit, attempt)
     except DataError as error:

@@ -16,7 +16,7 @@ from more_cli.clock import Every, timed
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.unfinished import NOWHERE, Unfinished
-from more_cli.inputs.edits import Edit, Probe
+from more_cli.inputs.edits import Edit
 from more_cli.model.loading import Blueprint, load_blueprint, load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
@@ -172,14 +172,6 @@ class Session:
             self._saved = ""
         self.anchors.give(self.editor, self.runtime, fresh=fresh, absorb_from=None if fresh else absorb_from)
 
-    def release(self, edit: Edit) -> None:
-        """Release the anchors whose answers an edit corrects."""
-        self.anchors.release(self.editor, edit)
-
-    def bring(self, edit: Edit) -> list[Probe]:
-        """Hold anchors made of the picture of the next edit from now on, if the state takes such, and return them."""
-        return self.anchors.bring(self.editor, self.runtime, edit)
-
     def take_anchors(self, digest: str) -> None:
         """Hold another set of anchors from now on, the present ones and more; P absorbs the keys of the new ones."""
         self._hold(absorb_from=self.anchors.load(digest))
@@ -267,7 +259,7 @@ class Session:
             self.take_anchors(entry.content)
         else:
             edit, attempt, made = self.ledger.edit_of(entry), Try.of(entry), self.ledger.made_of(entry)
-            self.release(edit)
+            self.anchors.release(self.editor, edit)
             self.anchors.bring_again(self.editor, self.runtime, made)
             if entry.status is not Status.REFUSED:  # a refused edit changed nothing but the anchors
                 learn = self.editor.admit if attempt.joint else self.editor.edit
