@@ -269,7 +269,7 @@ class Session:
     def count(self, entry: Entry) -> None:
         """Record that the state now contains this ledger entry."""
         self.state.meta.edits += 1
-        self.state.meta.digest = extend_digest(self.state.meta.digest, entry)
+        self.state.meta.digest = extend_digest(self.state.meta.digest, (entry.id, entry.content))
         self.standing.take(self.state.meta.edits, entry)
 
     @timed("sidecar")

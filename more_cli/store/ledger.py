@@ -414,16 +414,12 @@ def _late_reason(entry: Entry) -> str:
 
 def content_digest(entries: Entries) -> str:
     """Return the digest of edits in their order, by which the sidecar says which edits it holds."""
-    return reduce(_next_digest, entries.contents(), START)
+    return reduce(extend_digest, entries.contents(), START)
 
 
-def extend_digest(digest: str, entry: Entry) -> str:
-    """Return the digest after one more edit, of which id and content count."""
-    return _next_digest(digest, (entry.id, entry.content))
-
-
-def _next_digest(digest: str, pair: tuple[str, str]) -> str:
-    id, content = pair
+def extend_digest(digest: str, edit: tuple[str, str]) -> str:
+    """Return the digest after one more edit, given by id and content hash."""
+    id, content = edit
     # This is the canonical JSON of the three, written by hand because it runs for every line.
     return sha256_bytes(f'["{digest}",{canonical_json(id)},"{content}"]'.encode())
 
