@@ -28,9 +28,10 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.base import open_base
 from more_cli.ops.card import PROVENANCE
+from more_cli.ops.plan import recipe_for
 from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe.files import load_recipe, pick_recipe
+from more_cli.recipe.files import load_recipe
 from more_cli.recipe.tables import Asking
 from more_cli.store.state import State, load_meta
 from more_cli.store.target import Target
@@ -198,8 +199,7 @@ def asked_as(target: Target, recipe: str | None = None, settings: Sequence[str] 
     """Return how questions are asked, by the state's recipe or, without a state, by the recipe of a new one."""
     if target.sidecar.exists():
         return load_meta(target.sidecar).recipe.asking
-    model_type = str(open_checkpoint(target.model).config.get("model_type", ""))
-    return load_recipe(recipe or pick_recipe(model_type), settings).asking
+    return load_recipe(recipe or recipe_for(open_checkpoint(target.model)), settings).asking
 
 
 def _as_held(question: str) -> str:
