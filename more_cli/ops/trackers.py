@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from more_cli.ops.tracking import Values
+from more_cli.ops.tracking import Tracker, Values
 
 PROJECT = "more"
 """Name of the project or experiment that runs are listed under."""
 
 
-class Wandb:
+class Wandb(Tracker):
     """Weights & Biases; WANDB_MODE=offline keeps the run on this machine."""
 
     def __init__(self) -> None:
@@ -19,20 +19,17 @@ class Wandb:
         self._package: Any = wandb
 
     def start(self, name: str, facts: Values) -> None:
-        """Begin a run."""
         self._run = self._package.init(project=PROJECT, name=name, config=dict(facts))
 
     def log(self, step: int, values: Values) -> None:
-        """Keep the values of a step."""
         self._run.log(dict(values), step=step)
 
     def finish(self, summary: Values) -> None:
-        """Keep the summary and end the run."""
         self._run.summary.update(dict(summary))
         self._run.finish()
 
 
-class Trackio:
+class Trackio(Tracker):
     """Trackio, which keeps runs on this machine."""
 
     def __init__(self) -> None:
@@ -41,11 +38,9 @@ class Trackio:
         self._package: Any = trackio
 
     def start(self, name: str, facts: Values) -> None:
-        """Begin a run."""
         self._package.init(project=PROJECT, name=name, config=dict(facts), embed=False)
 
     def log(self, step: int, values: Values) -> None:
-        """Keep the values of a step."""
         self._package.log(dict(values), step=step)
 
     def finish(self, summary: Values) -> None:
@@ -54,7 +49,7 @@ class Trackio:
         self._package.finish()
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """MLflow, at MLFLOW_TRACKING_URI; statuses are in the artifact `edits.json`, as a metric is a number."""
 
     def __init__(self) -> None:
@@ -64,7 +59,6 @@ class Mlflow:
         self._texts: list[Values] = []
 
     def start(self, name: str, facts: Values) -> None:
-        """Begin a run."""
         self._package.set_experiment(PROJECT)
         self._package.start_run(run_name=name)
         self._package.log_params(dict(facts))
@@ -76,13 +70,12 @@ class Mlflow:
             self._texts.append({"step": step, **texts})
 
     def finish(self, summary: Values) -> None:
-        """Keep the summary and end the run."""
         self._package.log_metrics({_plain(f"summary/{key}"): value for key, value in _numbers(summary).items()})
         self._package.log_dict(self._texts, "edits.json")
         self._package.end_run()
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """TensorBoard: event files in `runs/` of the current folder."""
 
     def __init__(self) -> None:
@@ -91,12 +84,10 @@ class TensorBoard:
         self._make: Any = SummaryWriter
 
     def start(self, name: str, facts: Values) -> None:
-        """Begin a run."""
         self._writer = self._make(comment=f"-{name}")
         self._writer.add_text("facts", "\n\n".join(f"{key}: {value}" for key, value in facts.items()))
 
     def log(self, step: int, values: Values) -> None:
-        """Keep the values of a step."""
         for key, value in values.items():
             if isinstance(value, str):
                 self._writer.add_text(key, value, step)
@@ -104,7 +95,6 @@ class TensorBoard:
                 self._writer.add_scalar(key, value, step)
 
     def finish(self, summary: Values) -> None:
-        """Keep the summary and end the run."""
         for key, value in _numbers(summary).items():
             self._writer.add_scalar(f"summary/{key}", value)
         self._writer.close()
