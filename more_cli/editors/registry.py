@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import Editor
-from more_cli.errors import UsageError
+from more_cli.errors import DISTRIBUTION, UsageError
 from more_cli.recipe.settings import apply_setting, filled
 from more_cli.recipe.tables import Teaching
 from more_cli.system import plugins
@@ -86,12 +86,8 @@ EDITORS: dict[str, EditorEntry] = {}
 def editor(name: str, *, tries: Tries = (), takes_recipe: bool = False) -> Callable[[Made], Made]:
     """Register an editor: a class, or a function that makes one of `EditorOptions`.
 
-    A class takes nothing, or one pydantic model with its numbers, which `--set KEY=VALUE` changes.
-
-    Args:
-        name: on the command line.
-        tries: settings that calibration tries after the editor's own.
-        takes_recipe: whether `NAME@RECIPE` and `--recipe` choose its constants.
+    A class takes nothing, or one pydantic model with its numbers, which `--set KEY=VALUE` changes. Calibration tries
+    the settings of `tries` after the editor's own; with `takes_recipe`, `NAME@RECIPE` and `--recipe` choose constants.
 
     Raises:
         UsageError: the name holds an `@`, or the class takes something else.
@@ -195,7 +191,8 @@ def entry_of(name: str) -> EditorEntry:
 
 def package_of(name: str) -> dict[str, str]:
     """Return name and version of the other package that brings an editor, so that its next version is measured anew."""
-    return plugins.version_of(GROUP, name.partition("@")[0])
+    points = plugins.installed(GROUP).get(name.partition("@")[0], ())
+    return {point.dist.name: point.dist.version for point in points if point.dist and point.dist.name != DISTRIBUTION}
 
 
 def editor_names() -> list[str]:

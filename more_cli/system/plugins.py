@@ -39,12 +39,6 @@ def owner_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist else point.module.partition(".")[0]
 
 
-def version_of(group: Group, name: str) -> dict[str, str]:
-    """Return name and version of the package that brings something, if it is another one than this."""
-    points = installed(group).get(name, ())
-    return {point.dist.name: point.dist.version for point in points if point.dist and point.dist.name != DISTRIBUTION}
-
-
 def load(point: EntryPoint) -> Any:
     """Import what an entry point names.
 
