@@ -138,20 +138,10 @@ def recipe_of_edit(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 def pick_recipe(model_type: str) -> str:
     """Return the name of the shipped recipe for an architecture, or the general one."""
-    return next((name for name in shipped_recipes() if model_type in _named("backbones", name)), "default")
+    return next((name for name in shipped_recipes() if model_type in named_in("backbones", name)), "default")
 
 
-def published_recipe(form: str, model_type: str) -> tuple[str, bool]:
-    """Return the recipe of a published form for an architecture, and whether its constants were published.
-
-    Without, it is the general recipe of that form.
-    """
-    forms = (name for name in shipped_recipes() if name.partition("-")[0] == form)
-    found = next((name for name in forms if model_type in _named("published", name)), None)
-    return found or form, found is not None
-
-
-def _named(key: str, name: str) -> Sequence[str]:
-    """Return the architectures that a shipped recipe's own file names."""
+def named_in(key: str, name: str) -> Sequence[str]:
+    """Return the architectures that a shipped recipe's own file names in a list."""
     values = tomllib.loads(shipped_recipes()[name].read_text(encoding="utf-8"))
     return list(values.get(key, ()))

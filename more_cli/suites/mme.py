@@ -39,11 +39,6 @@ class AskedImage:
     root: Path | None = None
     """Folder that it must lie below, after following symlinks."""
 
-    @property
-    def is_pair(self) -> bool:
-        """Whether it has exactly one yes question and one no question, as MME promises."""
-        return sorted(asked.answer.lower() for asked in self.questions) == ["no", "yes"]
-
     def image(self) -> ImageSource:
         """Return the image, found, decoded and hashed.
 

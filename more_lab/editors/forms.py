@@ -8,7 +8,7 @@ from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.registry import EditorOptions, editor, tries
 from more_cli.errors import UsageError
-from more_cli.recipe.files import published_recipe
+from more_cli.recipe.files import named_in, shipped_recipes
 from more_cli.runner.editors import more
 from more_cli.text import shorten
 
@@ -47,12 +47,22 @@ def strict(options: EditorOptions) -> MoreEditor:
     return _published("strict", options)
 
 
+def recipe_of_form(form: str, model_type: str) -> tuple[str, bool]:
+    """Return the recipe of a published form for an architecture, and whether its constants were published.
+
+    Without, it is the general recipe of that form.
+    """
+    forms = (name for name in shipped_recipes() if name.partition("-")[0] == form)
+    found = next((name for name in forms if model_type in named_in("published", name)), None)
+    return found or form, found is not None
+
+
 def _published(form: str, options: EditorOptions) -> MoreEditor:
     """Make M-ORE in a published form: with the architecture's own constants, or LLaVA-1.5's."""
     if options.recipe is not None:
         raise UsageError(f"editor `more:{form}` has a fixed recipe", "drop --recipe, or use editor `more`")
     model_type = str(open_checkpoint(options.model).config.get("model_type", ""))
-    name, known = published_recipe(form, model_type)
+    name, known = recipe_of_form(form, model_type)
     made = more(replace(options, recipe=name))
     if not known:
         unknown = f"the paper published no constants for {shorten(model_type)}: these are LLaVA-1.5's"

@@ -15,6 +15,7 @@ from more_cli.progress import Progress
 from more_cli.suites.annotations import EditPool
 from more_cli.suites.catalog import FIT, Measured
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite
+from more_cli.suites.mme import AskedImage
 
 _EXAMPLES = 3
 
@@ -112,7 +113,7 @@ def _check_yes_no(suite: YesNoSuite, open_images: bool, progress: Progress) -> S
         by_path = {str(image.path): image for image in asked}
         paths = {spelled: image.path for spelled, image in by_path.items()}
         report, _ = _open_all(paths, lambda spelled: by_path[spelled].image(), progress)
-    odd = [f"{image.category}/{image.stem}" for image in asked if not image.is_pair]
+    odd = [f"{image.category}/{image.stem}" for image in asked if not _is_pair(image)]
     absent = [name for name in suite.entry.categories if name not in suite.categories]
     findings = [
         *_found("unpaired", "all", odd, "images without exactly one yes question and one no question"),
@@ -123,6 +124,11 @@ def _check_yes_no(suite: YesNoSuite, open_images: bool, progress: Progress) -> S
         for name, category in suite.categories.items()
     }
     return SuiteCheck([], counts, findings, None, report)
+
+
+def _is_pair(image: AskedImage) -> bool:
+    """Return whether it has exactly one yes question and one no question, as MME promises."""
+    return sorted(asked.answer.lower() for asked in image.questions) == ["no", "yes"]
 
 
 def _open_all(

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from more_cli.errors import UsageError
-from more_cli.model.families import FAMILIES
 from more_cli.ops.status import extensions
-from more_cli.recipe.files import load_recipe, parse_recipe, pick_recipe, published_recipe, shipped_recipes
+from more_cli.recipe.files import load_recipe, parse_recipe, pick_recipe, shipped_recipes
 from more_cli.recipe.tables import Constants
 from support.paths import ROOT
 
@@ -46,19 +45,6 @@ def test_paper_and_authors_recipes_hold_the_published_numbers() -> None:
     assert authors.excludes("text.31.gate_proj")
     assert not authors.excludes("text.31.up_proj")
     assert (authors.last, authors.max_steps, authors.top_k, authors.absorb) == (12, 5, 7, "write")
-
-
-@pytest.mark.parametrize("form", ["paper", "authors", "strict"])
-def test_a_published_form_has_a_recipe_for_every_architecture(form: str) -> None:
-    known = {name: published_recipe(form, name) for name in FAMILIES}
-    own = {"llava", "blip-2", "qwen2_vl", "qwen3_vl"}
-    assert {name for name, (_, published) in known.items() if published} == own
-    assert {recipe for name, (recipe, _) in known.items() if name not in own} == {form}
-    assert published_recipe(form, "never-heard-of") == (form, False)
-    general = load_recipe(form).canonical()
-    for name in own - {"blip-2"}:
-        assert load_recipe(known[name][0]).canonical() | {"name": form} == general, "the general numbers are LLaVA's"
-    assert load_recipe(known["blip-2"][0]).rank == 128
 
 
 def test_a_published_form_says_what_it_leaves_out() -> None:
