@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 import more_cli.outputs
 import more_lab.outputs
 from generator import examples
-from more_cli.outputs.base import Printed
+from more_cli.outputs.base import MEANINGS, Printed
 from more_cli.outputs.edits import Again, Ended
 from more_cli.recipe.settings import meanings
 
@@ -46,10 +46,10 @@ class _Described(GenerateJsonSchema):
 
 
 def _meanings(model: type) -> dict[str, str]:
-    """Return what the fields mean, also those of its bases and those like which it is."""
+    """Return what the fields mean, also those of its bases and those like which it is, and keys of many outputs."""
     own = {name: text for base in reversed(model.__mro__) if _is_ours(base) for name, text in meanings(base).items()}
     like = getattr(model, "like", None)
-    return _meanings(like) | own if like else own
+    return (_meanings(like) if like else MEANINGS) | own
 
 
 def _shared_by(name: str) -> int:

@@ -1,6 +1,7 @@
 """What the types of JSON outputs have in common.
 
-The string below a field is the meaning of its key: docs/json.md and docs/schemas.json are made from these types.
+The string below a field is the meaning of its key, or else what `MEANINGS` says: docs/json.md and docs/schemas.json are
+made from these types.
 """
 
 from __future__ import annotations
@@ -12,6 +13,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
 
 LEFT_OUT: Any = None
 """Default of a key that can be missing."""
+MEANINGS = {
+    "asked": "edits that were asked for: neither reverted nor superseded",
+    "failed": "those of them that do not stand",
+    "gates": "one per `--gate`",
+    "model": "path of the checkpoint",
+    "replayed": "ledger lines that the state did not have yet and that were applied first",
+    "reproduce": "what is needed to get the same numbers again",
+    "state": "path of the state",
+    "wall_seconds": "time of the command in seconds",
+}
+"""What a key means wherever no string is below it."""
 FilePath = Annotated[Path, WithJsonSchema({"type": "string"})]
 Number = Annotated[int | float, WithJsonSchema({"type": "number"})]
 """Printed as it is: 1 does not become 1.0."""

@@ -59,7 +59,6 @@ class Ended(Part):
     interrupted: bool
     """whether a signal ended the run; what was done is kept, and the same command goes on"""
     wall_seconds: Seconds
-    """time of the command in seconds"""
 
 
 class Again(Ended):
@@ -79,7 +78,6 @@ class Stream(Ended):
     """What became of a stream of edits."""
 
     state: FilePath
-    """path of the state"""
     total: int
     """edits in the stream"""
     applied: int
@@ -87,7 +85,6 @@ class Stream(Ended):
     skipped: int
     """edits that the ledger had already"""
     replayed: int
-    """ledger lines that the state did not have yet and that were applied first"""
     counts: dict[str, int]
     """edits of the stream by status"""
     superseded: dict[str, list[str]]
@@ -160,7 +157,6 @@ class RevertOutput(Again, Printed, schema="more.revert/1", command="more revert 
     """Which edits were reverted, and what became of those that were made again."""
 
     state: FilePath
-    """path of the state"""
     reverted: list[str]
     """ids of the reverted edits"""
     again: list[str]

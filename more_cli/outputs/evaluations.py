@@ -63,7 +63,6 @@ class EvalOutput(Printed, schema="more.eval/2", command="more eval [MODEL] --jso
     """Scores of a state; with `--probes FILE` of a file of questions, then without locality and retention."""
 
     state: FilePath
-    """path of the state"""
     source: str
     """`state`, or the file of `--probes`"""
     edits: int
@@ -73,7 +72,6 @@ class EvalOutput(Printed, schema="more.eval/2", command="more eval [MODEL] --jso
     drift: DriftCurve | None
     """how far the watched anchors have moved, by the ledger; `null` without any"""
     replayed: int
-    """ledger lines that the state did not have yet and that were applied first"""
     protocol: str
     """protocol of `metrics`"""
     baseline: str
@@ -90,9 +88,7 @@ class EvalOutput(Printed, schema="more.eval/2", command="more eval [MODEL] --jso
     retention: dict[str, Mean]
     """`rel.gen_exact` by how many edits came after"""
     gates: list[Gate]
-    """one per `--gate`"""
     reproduce: Reproduce
-    """what is needed to get the same numbers again"""
 
     @classmethod
     def of_report(cls, report: EvalReport) -> EvalOutput:
@@ -150,15 +146,12 @@ class Total(Part):
     """the highest possible sum: 200 for each category"""
 
 
-class Categories(Part):
+class Categories(Part, like=YesNoScore):
     """Answers to the yes/no questions of a suite."""
 
     accuracy: Number
-    """part of the questions answered right"""
     accuracy_plus: Number
-    """part of the images with both questions answered right"""
     unparsable_rate: Number
-    """part of the answers that are neither yes nor no"""
     categories: dict[str, YesNoScore]
     """the same by category"""
     totals: dict[str, Total]
@@ -187,9 +180,7 @@ class CapabilityOutput(Printed, schema="more.capability/1", command="more eval [
     """Yes/no answers of the base and of the state."""
 
     model: FilePath
-    """path of the checkpoint"""
     state: FilePath | None
-    """path of the state"""
     suite: str
     """name of the suite"""
     from_: str = Field(alias="from")
@@ -199,7 +190,6 @@ class CapabilityOutput(Printed, schema="more.capability/1", command="more eval [
     edits: int | None
     """edits in the state"""
     replayed: int
-    """ledger lines that the state did not have yet and that were applied first"""
     base: Categories
     """answers of the base"""
     edited: Categories | None
@@ -207,9 +197,7 @@ class CapabilityOutput(Printed, schema="more.capability/1", command="more eval [
     change: dict[str, Mean]
     """accuracy of the edited model minus the base's, by category and over all"""
     gates: list[Gate]
-    """one per `--gate`"""
     reproduce: ReproduceAnswers
-    """what is needed to get the same numbers again"""
 
     @classmethod
     def of_report(cls, report: CapabilityReport) -> CapabilityOutput:
@@ -240,7 +228,6 @@ class AskOutput(Printed, schema="more.ask/1", command="more ask [MODEL] [QUESTIO
     """The answers to one question."""
 
     model: FilePath
-    """path of the checkpoint"""
     state: FilePath | None
     """path of the state; `null` without one"""
     merged: FilePath | None
@@ -269,7 +256,6 @@ class DemoOutput(Printed, schema="more.demo/2", command="more demo [DIR] --json"
     lost_in_merge: list[str]
     """ids of edits lost to rounding"""
     wall_seconds: float
-    """time of the command in seconds"""
 
 
 class DemoFilesOutput(

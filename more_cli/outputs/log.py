@@ -58,7 +58,6 @@ class LogOutput(Printed, schema="more.log/2", command="more log [MODEL] --json")
     """Lines of the ledger."""
 
     state: FilePath
-    """path of the state"""
     total: int
     """lines of the ledger"""
     matching: int
@@ -129,7 +128,6 @@ class LogShowOutput(Printed, schema="more.log.show/2", command="more log show ID
     """Everything that the ledger records about one edit."""
 
     state: FilePath
-    """path of the state"""
     edit: LogEdit
     """the last ledger line of the edit"""
 

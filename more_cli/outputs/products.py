@@ -43,11 +43,8 @@ class MergeOutput(Printed, schema="more.merge/1", command="more merge [MODEL] -o
     edits: int
     """edits folded in"""
     asked: int
-    """edits that were asked for: neither reverted nor superseded"""
     failed: list[FailedEdit]
-    """those of them that do not stand"""
     replayed: int
-    """ledger lines that the state did not have yet and that were applied first"""
     bytes: int
     """bytes written"""
     linked: list[str]
@@ -83,11 +80,8 @@ class ExportOutput(Printed, schema="more.export/1", command="more export [MODEL]
     edits: int
     """edits in it"""
     asked: int
-    """edits that were asked for: neither reverted nor superseded"""
     failed: list[FailedEdit]
-    """those of them that do not stand"""
     replayed: int
-    """ledger lines that the state did not have yet and that were applied first"""
     modules: list[str]
     """modules with an update"""
     kept: dict[str, Number]
@@ -113,11 +107,9 @@ class Source(Part):
     """versions of `more` and its libraries, device, dtype, attention kernel and threads"""
 
 
-class _WrittenFold(Part):
+class _WrittenFold(Part, like=_Fold):
     site: str
-    """name of the site"""
     disk_key: str
-    """name of its weight in the shards"""
     realised: Number
     """part of the update that rounding kept"""
     sha256: str
@@ -140,9 +132,7 @@ class ProvenanceFile(
     """Where merged weights, an adapter or deltas come from."""
 
     asked: int
-    """edits that were asked for: neither reverted nor superseded"""
     failed: list[FailedEdit]
-    """those of them that do not stand"""
     statuses: dict[str, int]
     """edits by status"""
     previous: str | None

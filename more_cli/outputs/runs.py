@@ -57,7 +57,6 @@ class SuiteTask(Part):
     """Suite, model and protocol of a run."""
 
     model: FilePath
-    """path of the checkpoint"""
     suite: _SuiteName
     edits: int
     """edits made"""
@@ -167,7 +166,6 @@ class SuiteRun(Part):
     footprints: dict[str, Footprint]
     """what the editor kept, by number of edits"""
     reproduce: ReproduceRun
-    """what is needed to get the same numbers again"""
 
     @classmethod
     def of_report(cls, report: SuiteReport) -> SuiteRun:
@@ -261,7 +259,6 @@ class SuiteEvalOutput(
     matrix: list[_Cell]
     stream: list[_Step]
     gates: list[Gate]
-    """one per `--gate`"""
 
     @classmethod
     def of_report(cls, report: SuiteReport) -> SuiteEvalOutput:

@@ -21,7 +21,6 @@ class HeldEdit(Part, like=Entry):
 
     id: str
     state: FilePath
-    """path of the state"""
     number: int
     """number of its last ledger line there"""
     status: str
@@ -175,7 +174,6 @@ class DiffOutput(Printed, schema="more.diff/1", command="more diff A.more B.more
     answers: list[DiffAnswer]
     """those with different answers"""
     wall_seconds: Seconds
-    """time of the command in seconds"""
 
     @classmethod
     def of_report(cls, report: DiffReport) -> Self:
@@ -215,7 +213,6 @@ class NamedState(Part):
     edits: int | None
     """edits that are not reverted; `null` where it cannot be read"""
     failed: int | None
-    """those of them that do not stand"""
     problem: str
     """why it cannot be read; empty if it can"""
 
@@ -224,7 +221,6 @@ class SwitchOutput(Printed, schema="more.switch/1", command="more switch [MODEL]
     """The states beside a checkpoint, and which one commands use."""
 
     model: FilePath
-    """path of the checkpoint"""
     current: str
     """name of the state that commands use without `--state`, `MORE_STATE` and `state` in more.toml"""
     created: bool

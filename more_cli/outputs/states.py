@@ -76,7 +76,6 @@ class InitOutput(Printed, schema="more.init/1", command="more init MODEL --json"
     """The state that was made, or that there was."""
 
     state: FilePath
-    """path of the state"""
     created: bool
     """whether this command wrote the state"""
     edits: int
@@ -164,7 +163,6 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     """A state or, if there is none, what `init` would choose."""
 
     model: FilePath
-    """path of the checkpoint"""
     state: FilePath | None
     """path of the state; `null` where there is none yet"""
     name: str | None
@@ -180,9 +178,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     statuses: dict[str, int]
     """edits by status"""
     asked: int
-    """edits that were asked for: neither reverted nor superseded"""
     failed: list[FailedEdit]
-    """those of them that do not stand"""
     anchors: int
     """anchors that writes hold or watch"""
     pictured: int
@@ -296,7 +292,6 @@ class AnchorsOutput(Printed, schema="more.anchors/1", command="more anchors add 
     """How many anchors a state holds now."""
 
     state: FilePath
-    """path of the state"""
     added: int
     """anchors added"""
     repeated: int
@@ -304,7 +299,6 @@ class AnchorsOutput(Printed, schema="more.anchors/1", command="more anchors add 
     anchors: int
     """anchors that later writes hold"""
     replayed: int
-    """ledger lines that the state did not have yet and that were applied first"""
 
 
 class Anchor(Part):
@@ -328,7 +322,6 @@ class AnchorsListOutput(Printed, schema="more.anchors.list/1", command="more anc
     """The anchors of a state."""
 
     state: FilePath
-    """path of the state"""
     anchors: list[Anchor]
     """its anchors, also those that are held no longer"""
 
@@ -337,7 +330,6 @@ class GcOutput(Printed, schema="more.gc/1", command="more gc [MODEL] --json"):
     """The files that a state no longer needs."""
 
     state: FilePath
-    """path of the state"""
     files: dict[str, int]
     """sizes of the removed files in bytes"""
     bytes: int

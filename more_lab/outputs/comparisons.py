@@ -148,7 +148,6 @@ class _Reproduced(Part):
     labels: list[str]
     """its labels in the paper's source"""
     model: FilePath
-    """path of the checkpoint"""
     backbone: str | None
     """the paper's backbone that the model is one of"""
     rows: list[_Row]

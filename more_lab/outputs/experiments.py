@@ -236,7 +236,6 @@ class BenchOutput(Printed, schema="more.bench/1", command="more bench [MODEL] [E
     """How long edits take, and what they keep."""
 
     model: FilePath
-    """path of the checkpoint"""
     source: str
     """file of the edits"""
     edits: list[_BenchEdit]
