@@ -67,12 +67,7 @@ def add(
 
 @app.command("list", cls=Command)
 @command
-def list_(
-    model: opt.Model = None,
-    state: opt.StateFile = None,
-    *,
-    output: Output,
-) -> None:
+def list_(model: opt.Model = None, state: opt.StateFile = None, *, output: Output) -> None:
     """List the anchors that a state holds.
 
     \b

@@ -140,12 +140,7 @@ def _by_tables(
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     """Rename every disk key as `from_pretrained` would: parameter -> key, and those that pass a converter."""
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import (
-        WeightConverter,
-        WeightRenaming,
-        dot_natural_key,
-        rename_source_key,
-    )
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
     steps = get_model_conversion_mapping(model)
     renamings = [step for step in steps if isinstance(step, WeightRenaming)]

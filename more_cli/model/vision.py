@@ -31,13 +31,7 @@ class VisionCache:
     counts how often the tower really ran; `capacity` is in bytes.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        frozen: Sequence[str],
-        kept: Collection[str],
-        text: str,
-    ) -> None:
+    def __init__(self, model: nn.Module, frozen: Sequence[str], kept: Collection[str], text: str) -> None:
         self.layers = [model.get_submodule(path) for path in frozen]
         self.kept = [index for index, path in enumerate(frozen) if path in kept]
         self.text = model.get_submodule(text)

@@ -34,14 +34,7 @@ from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Entries, Ledger
 from more_cli.store.lock import writer_lock
-from more_cli.store.snapshots import (
-    draft_path,
-    keep_snapshot,
-    nearest_place,
-    nearest_state,
-    taken_snapshots,
-    thin_out,
-)
+from more_cli.store.snapshots import draft_path, keep_snapshot, nearest_place, nearest_state, taken_snapshots, thin_out
 from more_cli.store.state import StateMeta, load_meta, save_state
 from more_cli.store.status import Status
 from more_cli.store.target import Draft, Target

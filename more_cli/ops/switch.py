@@ -16,15 +16,7 @@ from more_cli.ops.base import open_base
 from more_cli.ops.drafts import drafts
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
-from more_cli.store.names import (
-    MAIN,
-    current_file,
-    current_name,
-    is_name,
-    known_state,
-    own_path,
-    states_beside,
-)
+from more_cli.store.names import MAIN, current_file, current_name, is_name, known_state, own_path, states_beside
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, load_meta, open_state
 from more_cli.store.status import Status
