@@ -65,15 +65,9 @@ def find_sites(
 ) -> tuple[list[Site], list[Refusal]]:
     """List the editable weights of the groups, and the modules that belong to them but cannot be edited.
 
-    Args:
-        model: On the meta device or loaded.
-        keys: The model's own map.
-        checkpoint: Its headers say what is on disk.
-        groups: Of `SITE_GROUPS`, or `re:` and a regular expression that matches whole module paths.
-        last: Only this many last text layers, used vision layers and Q-Former layers; None for all. Ignored for a
-            regular expression, which names its layers itself.
-        last_vision: The same for vision layers; None for as many as `last`.
-        optional: Groups that may have no site.
+    A group is one of `SITE_GROUPS`, or `re:` and a regular expression that matches whole module paths. Of a named one
+    only the `last` text layers, used vision layers and Q-Former layers count, or all; `last_vision` says otherwise for
+    vision layers. `optional` groups may have no site.
 
     Raises:
         UsageError: An unknown group, or `last` below 1.

@@ -106,14 +106,9 @@ def _check_sizes(path: Path) -> None:
 
 
 def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
-    """Check on a grey image that a model can take what its processor makes of it.
+    """Check on a grey image that a model on the meta device can take what its processor makes of it.
 
-    The model runs without values, so one whose shapes depend on values is not checked.
-
-    Args:
-        path: The checkpoint's folder, for messages.
-        model: On the meta device.
-        prompter: Has the processor.
+    The model runs without values, so one whose shapes depend on values is not checked. `path` is for messages.
 
     Raises:
         StateError: the processor fails, makes images of another size, or puts in another number of image tokens.

@@ -88,16 +88,10 @@ def estimate(
     tokens: int | None = None,
     blueprint: Blueprint | None = None,
 ) -> Estimate:
-    """Estimate the memory of editing; loads no weights.
+    """Estimate the memory of editing a checkpoint at these sites, with so many anchors; loads no weights.
 
-    Args:
-        checkpoint: What is edited.
-        sites: Where.
-        recipe: Says rank, rehearsal and anchors of a write.
-        machine: Where the model runs, and in which dtype.
-        anchors: How many the state has.
-        tokens: Length of a sequence; by default that of a question about one image.
-        blueprint: The checkpoint without weights, as the recipe asks it, if the caller has it; it takes on the dtype.
+    A sequence has as many `tokens` as a question about one image unless said otherwise. `blueprint` is the checkpoint
+    without weights, as the recipe asks it, if the caller has it; it takes on the dtype.
     """
     blueprint = blueprint or load_blueprint(checkpoint, **recipe.asking)
     model = blueprint.model.to(_dtype(checkpoint, blueprint.model, machine))

@@ -72,16 +72,11 @@ def write_provenance(
     model: Path | None = None,
     **more: Any,
 ) -> None:
-    """Write `more.json` about what was written to `folder`, and a model card: the base's, with a section more.
+    """Write `more.json` about the `files` in a folder (name to SHA-256), and a model card: the base's, with a section.
 
-    Args:
-        session: The state, brought up to its ledger.
-        folder: Holds the files.
-        relation: What they are to the base.
-        files: SHA-256 of each, by name.
-        facts: Further rows of the card's table.
-        model: The checkpoint that they were made from, where it is not the state's.
-        more: Further values for `more.json`.
+    The session is brought up to its ledger. `relation` is what the files are to the base, `facts` are further rows of
+    the card's table, and `more` are further values of `more.json`. `model` is the checkpoint that they were made from,
+    where it is not the state's.
     """
     made_from = model or session.target.model
     before = made_from / PROVENANCE

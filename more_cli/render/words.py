@@ -48,10 +48,7 @@ def failures_first(sentences: Iterable[Sentence]) -> list[Sentence]:
 def of_edits(edits: Sequence[EditScores], base: Mapping[str, str], noun: str) -> Iterator[Sentence]:
     """Yield what became of edits, what of their variants, and which unrelated answers changed.
 
-    Args:
-        edits: The scores of each.
-        base: Greedy answer of the base by edit, if it was asked.
-        noun: What an edit is called.
+    `base` has the base's greedy answer by edit, if it was asked; `noun` is what an edit is called.
     """
     own = [scores for scores in edits if scores.rel]
     if own:
