@@ -61,18 +61,6 @@ def text_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
     return layers_of(model, (backbone.text_layers,))
 
 
-def ffn_outs(model: PreTrainedModel, backbone: Backbone, layers: Sequence[str]) -> list[str]:
-    """Module paths of the Linears that end the feed-forward parts of these text layers, in order."""
-    names = {name for name, _ in model.named_modules()}
-    return [path for layer in layers for leaf in backbone.text_ffn_out if (path := f"{layer}.{leaf}") in names]
-
-
-def own_parameters(model: PreTrainedModel, roots: Iterable[str]) -> list[str]:
-    """Module paths, at or below `roots`, of the outermost modules that hold parameters themselves."""
-    inside = ((name, module) for root in roots for name, module in model.get_submodule(root).named_modules(prefix=root))
-    return list(_outermost(name for name, module in inside if list(module.parameters(recurse=False))))
-
-
 def used_vision_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
     """Module paths of the vision layers that features come from, first to last.
 

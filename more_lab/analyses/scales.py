@@ -22,12 +22,13 @@ from more_cli.model.batches import Encoded
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.progress import Progress
 from more_cli.recipe.tables import asking_of
 from more_lab.analyses.figures import Floats, density
 from more_lab.analyses.kept import KeptRun, NotKept
 from more_lab.analyses.result import Cell, Result, Scalar
+from more_lab.editors.modules import ffn_outs
 from more_lab.editors.moments import Moments
 from more_lab.figures import PALETTE
 

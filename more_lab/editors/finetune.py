@@ -6,7 +6,8 @@ from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.families import Backbone
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, own_parameters, text_layers
+from more_cli.model.structure import text_layers
+from more_lab.editors.modules import ffn_outs, own_parameters
 from more_lab.editors.trained import Copy, Trained
 from more_lab.editors.training import TrainedEditor
 

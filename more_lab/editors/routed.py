@@ -19,10 +19,11 @@ from more_cli.editors.outcome import EditScore, outcome, refused, score_edit
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.model.taps import Tap
 from more_cli.recipe.tables import Table
 from more_lab.editors.attached import AttachedEditor
+from more_lab.editors.modules import ffn_outs
 from more_lab.editors.work import Work
 
 

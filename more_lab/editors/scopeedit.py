@@ -37,9 +37,10 @@ from more_cli.model.batches import Batch, Query
 from more_cli.model.branches import Branch
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import own_parameters, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.recipe.tables import Table
 from more_lab.editors.attached import WritingEditor
+from more_lab.editors.modules import own_parameters
 from more_lab.editors.scope import Gate, gate
 
 

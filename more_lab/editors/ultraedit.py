@@ -20,8 +20,9 @@ from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.recipe.tables import Table
+from more_lab.editors.modules import ffn_outs
 from more_lab.editors.moments import Moments
 from more_lab.editors.weights import WeightEditor
 from more_lab.editors.work import Work

@@ -21,9 +21,10 @@ from more_cli.editors.base import EditRequest, FitData, Footprint
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, answer_positions
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, text_layers
+from more_cli.model.structure import text_layers
 from more_lab.editors.locate.pool import Keys, Material, drawn, keys_of, material, pool_keys
 from more_lab.editors.locate.values import Value, ValueTuning, find_value
+from more_lab.editors.modules import ffn_outs
 from more_lab.editors.weights import WeightEditor
 from more_lab.editors.work import Work
 

@@ -15,8 +15,9 @@ from more_cli.editors.base import FitData
 from more_cli.editors.registry import EDITORS, EditorEntry
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, find_backbone, text_layers
+from more_cli.model.structure import find_backbone, text_layers
 from more_lab.editors.batched import Batched
+from more_lab.editors.modules import ffn_outs
 from more_lab.editors.weights import WeightEditor
 from more_lab.editors.work import Work
 from more_lab.experiments import fits
