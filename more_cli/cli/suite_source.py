@@ -13,7 +13,7 @@ from more_cli.store.project import settings_for
 from more_cli.store.target import Target, locate, states_here
 
 if TYPE_CHECKING:
-    from more_cli.suites.load import EditSuite, Suite
+    from more_cli.suites.load import Suite
 
 
 def loaded_suite(output: Output, name: str, data_root: Path | None, images: FileOptions) -> Suite:
@@ -28,21 +28,6 @@ def loaded_suite(output: Output, name: str, data_root: Path | None, images: File
     suite = load_suite(name, data_root, images.image_root, strict_paths=images.strict_paths)
     for notice in suite.notices:
         output.note(f"note: {notice}")
-    return suite
-
-
-def loaded_edits(output: Output, name: str, data_root: Path | None, images: FileOptions) -> EditSuite:
-    """As `loaded_suite`, but only a suite of edits.
-
-    Raises:
-        UsageError: also a suite that has questions but no edits.
-    """
-    from more_cli.suites.load import EditSuite
-
-    suite = loaded_suite(output, name, data_root, images)
-    if not isinstance(suite, EditSuite):
-        hint = f"score a model on it with: more eval MODEL --suite {suite.name}"
-        raise UsageError(f"suite `{suite.name}` has no edits, only questions", hint)
     return suite
 
 

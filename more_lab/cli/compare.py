@@ -13,7 +13,7 @@ from more_cli.cli.outlets import Reports
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed
-from more_cli.cli.suite_source import loaded_edits, suite_target
+from more_cli.cli.suite_source import suite_target
 from more_cli.errors import UsageError
 from more_cli.evaluation.cells import value_cell
 from more_cli.model.machine import Machine
@@ -99,7 +99,7 @@ def compare(
     files.check()
     settings = settings_by_editor(editors, of.settings)
     options = stream.run_options(editors[0])
-    loaded = loaded_edits(output, of.suite, stream.data_root, images)
+    loaded = suites.loaded_edits(output, of.suite, stream.data_root, images)
     usage = "more compare EDITOR... --suite NAME --model DIR"
     target = suite_target(output, loaded, of.model, None, usage=usage)
     with output.progress() as progress:

@@ -12,7 +12,7 @@ from more_cli.cli.outlets import Outlets
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.cli.suite_eval import run_and_show
-from more_cli.cli.suite_source import loaded_edits, suite_target
+from more_cli.cli.suite_source import suite_target
 from more_cli.model.machine import Machine
 from more_cli.options import SUITE, FileOptions, RecipeOptions, TrackOptions
 from more_lab.cli import suite_options as suites
@@ -64,7 +64,7 @@ def run(
     )
     from more_lab.experiments.run import run_suite
 
-    loaded = loaded_edits(output, suite, stream.data_root, images)
+    loaded = suites.loaded_edits(output, suite, stream.data_root, images)
     target = suite_target(output, loaded, model, state, usage="more run MODEL --suite NAME")
     for notice in options.preset.notices if options.preset else ():
         output.note(f"note: {notice}")

@@ -17,6 +17,7 @@ from more_cli.text import shorten
 
 if TYPE_CHECKING:
     from more_cli.evaluation.streams import Writing
+    from more_cli.suites.load import EditSuite
     from more_lab.experiments.keep import Keep
     from more_lab.experiments.run import LabOptions
 
@@ -180,6 +181,21 @@ class KeepOptions:
         if isinstance(suite, EditSuite):
             raise UsageError(f"`--keep-answers {name}`: this suite has edits, not yes/no questions", "for example mme")
         return Keep(self.keep, self.keep_updates, self.keep_states, suite)
+
+
+def loaded_edits(output: Output, name: str, data_root: Path | None, images: FileOptions) -> EditSuite:
+    """As `loaded_suite`, but only a suite of edits.
+
+    Raises:
+        UsageError: also a suite that has questions but no edits.
+    """
+    from more_cli.suites.load import EditSuite
+
+    suite = loaded_suite(output, name, data_root, images)
+    if not isinstance(suite, EditSuite):
+        hint = f"score a model on it with: more eval MODEL --suite {suite.name}"
+        raise UsageError(f"suite `{suite.name}` has no edits, only questions", hint)
+    return suite
 
 
 def checked(
