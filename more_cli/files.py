@@ -259,13 +259,14 @@ def check_free_file(path: Path, force: bool) -> None:
     """Refuse an output file that exists already, unless ``force`` allows to replace it, or that has no folder.
 
     Raises:
-        UsageError: it exists and may not be replaced, or is a folder, or its folder is not there.
+        UsageError: it exists and may not be replaced, or is a folder, a pipe or a device, or its folder is not there.
     """
     if not path.parent.is_dir():
         raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "create it first")
-    if path.is_dir() or (path.exists() and not force):
-        hint = "name a file" if path.is_dir() else "pass --force to replace it"
-        raise UsageError(f"`{path}` already exists", hint)
+    if path.exists() and not path.is_file():  # `replacing` would put a file in the place of /dev/null
+        raise UsageError(f"`{path}` is not a file", "name another file")
+    if path.exists() and not force:
+        raise UsageError(f"`{path}` already exists", "pass --force to replace it")
 
 
 def _swap_in(scratch: Path, target: Path) -> None:

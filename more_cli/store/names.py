@@ -25,8 +25,14 @@ _LIMIT = 1000
 
 
 def sidecar_path(model: Path) -> Path:
-    """Return the path of a checkpoint's state `main`: `NAME.more` beside its folder."""
+    """Return the path of a checkpoint's state `main`: `NAME.more` beside its folder.
+
+    Raises:
+        StateError: the folder is the root, beside which nothing can lie.
+    """
     model = model.resolve()
+    if not model.name:
+        raise StateError(f"`{model}` is no checkpoint folder", "name the folder that holds config.json")
     return model.with_name(model.name + ".more")
 
 

@@ -24,6 +24,16 @@ class Target:
     model: Path
     sidecar: Path
 
+    def __post_init__(self) -> None:
+        """Refuse what can never be a state, before its folder is made or a new one is promised in its place.
+
+        Raises:
+            StateError: it is a folder, a pipe or a device.
+        """
+        if os.path.exists(self.sidecar) and not os.path.isfile(self.sidecar):
+            what = f"the state `{self.sidecar}` is not a file"
+            raise StateError(what, "name a file, such as llava.more; an empty name counts as `.`, the current folder")
+
     @property
     def typed(self) -> str:
         """What a user types to name both in a command."""

@@ -194,6 +194,27 @@ def edits_as_a_state(world):
     return "status", world.model, "--state", "edits.jsonl"
 
 
+@case(5, "the state `.` is not a file", "an empty name counts as `.`")
+def a_state_without_a_name(world):
+    return "edit", world.model, "edits.jsonl", "--state", ""
+
+
+@case(5, "the state `/` is not a file")
+def the_root_as_a_state(world):
+    return "edit", world.model, "edits.jsonl", "--dry-run", "--state", "/"
+
+
+@case(5, "the state `s.more` is not a file")
+def a_folder_as_a_state(world):
+    (world.root / "s.more").mkdir()
+    return "init", world.model, "--state", "s.more"
+
+
+@case(5, "`/` is no checkpoint folder")
+def the_root_as_a_model(world):
+    return "status", "/"
+
+
 @case(5, ".weight` has shape (", "by `config.json` it is (", "restore the `config.json` of these weights")
 def weights_of_another_size(world):
     path = world.model / "config.json"

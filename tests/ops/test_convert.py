@@ -10,6 +10,7 @@ import errno
 import gzip
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -393,15 +394,18 @@ def test_refused(folder: Path, name: str, data: bytes, code: int, said: str) -> 
         (("--column", "target=question", "--column", "target=name"), 4,
          "a.csv:2: `name` and a column before it both give the target; leave one of them out"),
         (("-o", "a.csv"), 2, "`a.csv` is the file that is read"),
-        (("-o", "img"), 2, "`img` already exists\nhint: name a file"),
+        (("-o", "img"), 2, "`img` is not a file\nhint: name another file"),
+        (("-o", "pipe", "--force"), 2, "`pipe` is not a file\nhint: name another file"),
         (("-o", "-", "--json"), 2, "both print on standard output"),
     ],
 )  # fmt: skip
 def test_options_refused(folder: Path, options: tuple[str, ...], code: int, said: str) -> None:
     write_csv("a.csv", [{"question": "Q", "target": "A", "name": "x"}])
+    os.mkfifo("pipe")
     before = tree(folder)
     assert_refused(run("convert", "a.csv", "-o", "out.jsonl", *options), code, said)
     assert tree(folder) == before
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
 
 
 def test_the_next_command_can_be_pasted(folder: Path) -> None:
