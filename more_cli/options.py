@@ -52,7 +52,13 @@ def typed_fields(record: Any) -> list[Field[Any]]:
 def given(record: Any) -> list[str]:
     """Return the options of a record that differ from their default, as they are typed."""
     changed = [each for each in typed_fields(record) if getattr(record, each.name) != each.default]
-    return [next(iter(each.metadata["typed"].names), f"--{each.name.replace('_', '-')}") for each in changed]
+    return [name_of(each) for each in changed]
+
+
+def name_of(each: Field[Any]) -> str:
+    """Return an option as it is typed."""
+    names: tuple[str, ...] = each.metadata["typed"].names
+    return next(iter(names), f"--{each.name.replace('_', '-')}")
 
 
 def option(default: Any, help: str, *names: str, **typed: Any) -> Any:

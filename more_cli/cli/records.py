@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 
 from more_cli.cli import completion
-from more_cli.options import typed_fields
+from more_cli.errors import UsageError
+from more_cli.options import name_of, typed_fields
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -70,4 +71,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _value(each: Field[Any], given: Any) -> Any:
+    # A script's variable that is not set: taken as left out, it would silently choose something else.
+    if given == "" != each.default:
+        raise UsageError(f"`{name_of(each)}` is empty", "give it a value, or leave it out")
     return tuple(given or ()) if isinstance(each.default, tuple) else given

@@ -210,6 +210,16 @@ def a_folder_as_a_state(world):
     return "init", world.model, "--state", "s.more"
 
 
+@case(2, "`--recipe` is empty", "leave it out")
+def recipe_of_an_unset_variable(world):
+    return "edit", world.model, "edits.jsonl", "--recipe", ""
+
+
+@case(4, "`.` cannot be read: is a directory")
+def anchors_of_an_unset_variable(world):
+    return "init", world.model, "--anchors", ""
+
+
 @case(5, "`/` is no checkpoint folder")
 def the_root_as_a_model(world):
     return "status", "/"
