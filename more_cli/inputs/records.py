@@ -83,15 +83,18 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a user's file for reading.
 
     Raises:
-        DataError: there is no such file, or it cannot be read.
+        DataError: there is no such file, or it is a pipe or cannot be read.
     """
+    if path.is_fifo():  # also `<(...)` of a shell; most files are read more than once, and a pipe would wait for ever
+        raise DataError(f"`{path}` is a pipe", "save it to a file first, then name the file")
     try:
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError:
         raise not_found(path) from None
     except OSError as error:
-        raise DataError(f"`{path}` cannot be read: {reason_of(error)}") from None
+        hint = "name a file in it" if path.is_dir() else ""
+        raise DataError(f"`{path}` cannot be read: {reason_of(error)}", hint) from None
 
 
 def url_error(path: Path) -> DataError | None:

@@ -215,7 +215,7 @@ def recipe_of_an_unset_variable(world):
     return "edit", world.model, "edits.jsonl", "--recipe", ""
 
 
-@case(4, "`.` cannot be read: is a directory")
+@case(4, "`.` cannot be read: is a directory", "name a file in it")
 def anchors_of_an_unset_variable(world):
     return "init", world.model, "--anchors", ""
 
@@ -315,9 +315,15 @@ def no_edits_file(world):
     return "edit", world.model, "none.jsonl"
 
 
-@case(4, "`img` cannot be read: is a directory")
+@case(4, "`img` cannot be read: is a directory", "name a file in it")
 def edits_are_a_folder(world):
     return "edit", world.model, "img"
+
+
+@case(4, "`pipe` is a pipe", "save it to a file first")
+def anchors_in_a_pipe(world):
+    os.mkfifo(world.root / "pipe")
+    return "init", world.model, "--anchors", "pipe"
 
 
 @case(4, "edits.jsonl: holds no edits")

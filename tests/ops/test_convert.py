@@ -408,6 +408,11 @@ def test_options_refused(folder: Path, options: tuple[str, ...], code: int, said
     assert stat.S_ISFIFO(os.stat("pipe").st_mode)
 
 
+def test_a_pipe_is_refused_before_it_is_opened(folder: Path) -> None:
+    os.mkfifo("pipe")  # opened, it would wait for a writer
+    assert_refused(run("convert", "pipe", "-o", "out.jsonl"), 4, "`pipe` is a pipe\nhint: save it to a file first")
+
+
 def test_the_next_command_can_be_pasted(folder: Path) -> None:
     write_csv("a.csv", [{"question": "Q", "target": "A"}])
     Path("out dir").mkdir()
