@@ -25,6 +25,12 @@ from more_cli.text import canonical_json, is_utf8, listed, reason_of, shorten
 
 StrPath = str | os.PathLike[str]
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
+_ADVICE = {
+    errno.EIO: "check the disk and the system log",
+    errno.ENOTDIR: "a part of this path is a file, not a folder: name another path",
+    errno.EEXIST: "a part of this path is a file, not a folder: name another path",  # said of `mkdir(parents=True)`
+}
+"""What helps with an operating system's error, by its number."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Numbers of the errors of a disk or a quota without space."""
 _LONG = 60
@@ -78,8 +84,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise ResourceError(f"cannot write `{path}`: {reason}", hint) from error
         if error.errno == errno.ENOMEM:
             raise ResourceError(f"cannot write `{path}`: {reason}") from error
-        hint = "check the disk and the system log" if error.errno == errno.EIO else ""
-        raise StateError(f"cannot use `{path}`: {reason}", hint) from error
+        raise StateError(f"cannot use `{path}`: {reason}", _ADVICE.get(error.errno or 0, "")) from error
 
 
 def as_user_error(error: Exception) -> MoreError | None:
@@ -97,6 +102,8 @@ def as_user_error(error: Exception) -> MoreError | None:
         return UsageError(f"`{shorten(str(error.filename))}`: the name is too long", "take a shorter one")
     if isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename is None:  # that of `os.getcwd`
         return UsageError("the current folder has been removed", "go to another one, or into it again: cd DIR")
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # by `resolve`, before Python 3.13
+        return UsageError(str(error).replace("Symlink loop from", "a symbolic link leads to itself:"), "remove it")
     if isinstance(error, ValueError) and "embedded null" in str(error):  # said by Python itself, for any path
         return UsageError("a path holds the character U+0000", "leave it out")
     return None

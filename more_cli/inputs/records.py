@@ -90,7 +90,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(path, "rb") as file:
             yield file
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise not_found(path) from None
     except OSError as error:
         hint = "name a file in it" if path.is_dir() else ""

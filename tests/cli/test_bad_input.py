@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import struct
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -218,6 +219,22 @@ def recipe_of_an_unset_variable(world):
 @case(4, "`.` cannot be read: is a directory", "name a file in it")
 def anchors_of_an_unset_variable(world):
     return "init", world.model, "--anchors", ""
+
+
+@case(4, "file not found: `edits.jsonl/more.jsonl`", "there is no folder `edits.jsonl`")
+def edits_below_a_file(world):
+    return "edit", world.model, "edits.jsonl/more.jsonl"
+
+
+@case(5, "cannot use `edits.jsonl/s.more.d/lock`", "a part of this path is a file")
+def a_state_below_a_file(world):
+    return "init", world.model, "--state", "edits.jsonl/s.more"
+
+
+@case(5, "cannot use `edits.jsonl/merged`", "a part of this path is a file")
+def a_merge_below_a_file(world):
+    world.edit()
+    return "merge", world.model, "-o", "edits.jsonl/merged"
 
 
 @case(5, "`/` is no checkpoint folder")
@@ -767,6 +784,12 @@ def test_a_disk_that_fails_at_the_first_write(
     assert_refused(run(*edit(world)), code, said)
     changed = {name for name, content in tree(world.root).items() if content != before.get(name)}
     assert changed <= {"model.more.d/images", "model.more.d/images/.part"}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="such a link is a path that is not there")
+def test_a_link_to_itself_is_no_bug(world: World) -> None:
+    (world.root / "loop").symlink_to("loop")
+    assert_refused(run("status", world.root / "loop"), 2, "a symbolic link leads to itself: ", "remove it")
 
 
 @pytest.mark.parametrize("said_no", ["mkdir", "open"])
