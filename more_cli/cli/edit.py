@@ -110,6 +110,8 @@ def _application(
     if feed.retry:
         _refuse_stream_options(options, feed)
         return partial(retry, target, edits, options)
+    if feed.watch and options.dry_run:
+        raise UsageError("`--dry-run` looks at what a file holds, and `--watch` waits for more", "leave --watch out")
     options = _for_new_state(target, options)
     source = _feed(output, _one_stream(edits), feed) if edits else _no_edits(target, options, feed)
     if isinstance(source, Path):

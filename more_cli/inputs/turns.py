@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, Valida
 
 from more_cli.errors import DataError
 from more_cli.inputs.complaints import shown
+from more_cli.inputs.records import not_found
 from more_cli.text import reason_of, strict_json
 
 ROLES = ("user", "assistant")
@@ -100,6 +101,8 @@ def read_messages(path: Path) -> list[Message]:
     try:
         values = strict_json(path.read_text(encoding="utf-8"))
         return checked_messages(TypeAdapter(list[Message]).validate_python(values))
+    except FileNotFoundError:
+        raise not_found(path) from None
     except OSError as error:
         raise DataError(f"`{path}` cannot be read: {reason_of(error)}") from None
     except ValidationError as error:

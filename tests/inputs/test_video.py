@@ -130,4 +130,5 @@ def test_ask_takes_a_video_and_earlier_turns(world: World) -> None:
         refused = run("ask", world.model, "--messages", talk, "and now ?")
         assert refused.code == 4
         assert wrong in refused.err.splitlines()[0], refused.err
-    assert run("ask", world.model, "--messages", world.root / "none.json", "and now ?").code == 4
+    missing = run("ask", world.model, "--messages", world.root / "talks.json", "and now ?")
+    assert (missing.code, missing.err.splitlines()[-1]) == (4, f"hint: did you mean `{talk}`?")

@@ -119,6 +119,7 @@ def test_a_file_has_lines_as_well_and_all_of_its_problems(world: World, tmp_path
         (("edits.jsonl", "--json", "--json-lines"), "were both given"),
         (("edits.jsonl", "--idle", "3"), "--idle needs --watch"),
         (("-", "--watch"), "--watch reads a file"),
+        (("edits.jsonl", "--watch", "--dry-run"), "waits for more"),
     ],
 )
 def test_options_that_do_not_go_together(world: World, options: tuple[str, ...], said: str) -> None:
