@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
 import os
 import re
 import stat
@@ -37,6 +38,10 @@ MAX_SIDE = 32_768
 """Longest side of an image, pixels."""
 MAX_FRAMES = 5_000
 """Longest video, frames."""
+MAX_PLAYED = 1_600_000_000
+"""Pixels of a video's frames together: all that come before one are decoded too."""
+MAX_TAKEN = 2 * MAX_PIXELS
+"""Pixels of the frames that are taken of it: they are in memory together."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Raster formats that Pillow decodes itself, without starting another program."""
 
@@ -349,10 +354,17 @@ def decode_frames(data: bytes, name: str, count: int) -> list[Image.Image]:
             raise DataError(f"video `{shown}` has only one frame", "name a picture as `image`")
         if total > MAX_FRAMES:
             raise DataError(f"video `{shown}` has {total:,} frames, more than {MAX_FRAMES:,}", "cut it")
-        count = min(count, total)
-        frames = []
+        count, frames, taken = min(count, total), [], 0
+        if total * math.prod(image.size) > MAX_PLAYED:
+            what = f"{total:,} frames of {image.width} x {image.height}, more than {MAX_PLAYED // 10**6:,} megapixels"
+            raise DataError(f"video `{shown}` has {what}", "cut or shrink it")
         for part in range(count):
             image.seek((2 * part + 1) * total // (2 * count))
+            _check_size(image, shown)  # pages of a TIFF have sizes of their own
+            taken += math.prod(image.size)
+            if taken > MAX_TAKEN:
+                what = f"{count} frames of video `{shown}` have more than {MAX_TAKEN // 10**6} megapixels"
+                raise DataError(what, "shrink it, or take fewer `frames`")
             frames.append(_as_rgb(image))
         return frames
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from more_cli.errors import DataError
+from more_cli.inputs import images
 from more_cli.inputs.edits import read_edits
 from more_cli.inputs.images import ImageCache
 from more_cli.inputs.video import frames_of
@@ -37,20 +38,49 @@ def test_frames_are_the_middles_of_equal_parts(tmp_path: Path, suffix: str, coun
 
 
 def test_what_is_no_video_is_named(tmp_path: Path) -> None:
-    images = ImageCache(tmp_path)
+    cache = ImageCache(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     with pytest.raises(DataError, match=r"video `one\.png` has only one frame"):
-        frames_of("one.png", images)
+        frames_of("one.png", cache)
     (tmp_path / "a b.mp4").write_bytes(b"....ftypisom" * 10)
     with pytest.raises(DataError, match="is not an animated GIF, WebP or PNG") as error:
-        frames_of("a b.mp4", images)
+        frames_of("a b.mp4", cache)
     assert error.value.hint.startswith("make one: ffmpeg -i 'a b.mp4' ")
     with pytest.raises(DataError, match=r"image not found: `none\.gif`"):
-        frames_of("none.gif", images)
+        frames_of("none.gif", cache)
     whole = clip(tmp_path / "a.gif").read_bytes()
     (tmp_path / "cut.gif").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"cut\.gif"):
-        frames_of("cut.gif", images, 12)
+        frames_of("cut.gif", cache, 12)
+
+
+def blank(frames: int, side: int) -> bytes:
+    """A GIF of large frames, each of which takes 23 bytes: it draws one pixel."""
+    size, dot = side.to_bytes(2, "little"), (1).to_bytes(2, "little")
+    frame = b"\x21\xf9\x04\x00\x01\x00\x00\x00" + b"\x2c" + bytes(4) + dot + dot + b"\x00\x02\x02\x44\x01\x00"
+    return b"GIF89a" + size + size + b"\x80\x00\x00" + b"\x00\x00\x00\xff\xff\xff" + frame * frames + b";"
+
+
+def test_a_small_file_of_many_large_frames_is_not_played(tmp_path: Path) -> None:
+    """Each frame before the one that is taken would be decoded: a fifth of a second for 23 bytes."""
+    (tmp_path / "a.gif").write_bytes(blank(5_000, 6_000))
+    with pytest.raises(DataError, match=r"a\.gif` has 5,000 frames of 6000 x 6000, more than 1,600 megapixels"):
+        frames_of("a.gif", ImageCache(tmp_path), 1)
+
+
+def test_a_large_page_behind_a_small_one_is_not_decoded(tmp_path: Path) -> None:
+    pages = Image.new("1", (8, 8)), Image.new("1", (6_001, 6_000))
+    pages[0].save(tmp_path / "a.tiff", save_all=True, append_images=pages[1:], compression="group4")
+    with pytest.raises(DataError, match=r"a\.tiff` is 6001 x 6000, more than 36 megapixels"):
+        frames_of("a.tiff", ImageCache(tmp_path))
+
+
+def test_frames_have_a_size_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MAX_TAKEN", 3 * 28 * 28)
+    clip(tmp_path / "a.gif")
+    assert len(frames_of("a.gif", ImageCache(tmp_path), 3)) == 3
+    with pytest.raises(DataError, match=r"^4 frames of video `a\.gif` have more than"):
+        frames_of("a.gif", ImageCache(tmp_path), 4)
 
 
 @pytest.fixture
