@@ -428,6 +428,16 @@ def cut(fd: int, size: int) -> None:
     _fsync(fd)
 
 
+def require_regular(path: Path) -> None:
+    """Refuse what is no file in the place of one: a pipe would be waited for without end.
+
+    Raises:
+        StateError: it is a pipe, a folder or a device.
+    """
+    if path.exists() and not path.is_file():
+        raise StateError(f"`{path}` is not a file", "move it away, and restore the file from a backup")
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the names in ``folder`` (new files, renames) are on disk."""
     if os.name == "nt":  # Windows cannot open a folder

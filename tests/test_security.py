@@ -26,7 +26,9 @@ from more_cli.cli.output import Output
 from more_cli.errors import DataError, StateError
 from more_cli.inputs import images
 from more_cli.inputs.images import locate_image
+from more_cli.ops.anchors import read_cache, write_cache
 from more_cli.store import state
+from more_cli.store.pin import PIN, read_pin
 from support.helpers import QUICK, World, line, run, spelled, tree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +51,49 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 OUTSIDE = ["{root}/secret.png", "{root}/in/img/red.png", "../secret.png", "img/../img/red.png", "file.png"]
 OUTSIDE += ["folder/secret.png"]
+
+
+# --- links in the folder of a state ---
+
+
+@pytest.mark.parametrize("name", ["lock", "lock.pid", "images/.part", "snapshots/000002.auto.more", "hub.json"])
+def test_a_link_in_the_folder_of_a_state_is_not_written_through(world: World, name: str) -> None:
+    edits = world.write([line(0), line(1)], "in/edits.jsonl")
+    run("edit", world.model, edits, *QUICK, "--limit", 1)
+    victim, link = world.root / "victim", world.folder / name
+    victim.write_text("mine\n")
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(victim)
+    before = tree(world.root)
+    refused = run("edit", world.model, edits)
+    assert refused.code == 5
+    assert f"`{link}` is a link to `{victim}`" in refused.err
+    assert tree(world.root) == before
+    link.unlink()
+    assert run("edit", world.model, edits).code in (0, 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+@pytest.mark.parametrize("name", ["model.more.current", "model.more.d/anchors.jsonl"])
+def test_a_pipe_in_the_place_of_a_file_of_a_state_is_not_waited_for(world: World, name: str) -> None:
+    questions = world.write([{"question": "is it day ?", "answer": "no"}], "anchors.jsonl")
+    assert run("init", world.model, "--anchors", questions).code == 0
+    (world.root / name).unlink(missing_ok=True)
+    os.mkfifo(world.root / name)
+    done = run("verify", world.model)
+    assert done.code == 5
+    assert f"`{world.root / name}` is not a file" in done.out + done.err
+    os.mkfifo(world.folder / PIN)
+    assert read_pin(world.folder) is None
+
+
+def test_a_link_in_the_place_of_a_cache_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine\n")
+    (tmp_path / "a.safetensors").symlink_to(tmp_path / "victim")
+    write_cache(tmp_path / "a.safetensors", {"a": torch.zeros(1)})
+    assert (tmp_path / "victim").read_text() == "mine\n"
+    assert read_cache(tmp_path / "a.safetensors").keys() == {"a"}
 
 
 # --- --strict-paths ---

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jsonlines
 
 from more_cli.errors import ResourceError, StateError, StreamErrors, UsageError
-from more_cli.files import disk_errors, replacing, sha256_bytes, sha256_json, write_whole
+from more_cli.files import disk_errors, replacing, require_regular, sha256_bytes, sha256_json, write_whole
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.inputs.images import ImageStore
 from more_cli.inputs.turns import Turn
@@ -152,6 +152,7 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
     """
     later, store = later_file(folder, digest), ImageStore(folder / "images")
     path = later if later.exists() else folder / FILE
+    require_regular(path)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -190,13 +191,13 @@ def ask_anchors(
     from more_cli.editors.anchors import restore_anchor
     from more_cli.model.batches import Query
 
-    cached = read_cache(cache)
-    if cached.keys() == {f"{n}.{part}" for n in range(len(questions)) for part in ("tokens", "base")}:
+    cached = read_answers(cache, len(questions))
+    if len(cached) == len(questions):
         for image in {image.sha256: image for question in questions for image in question.images}.values():
             image.read()  # raises now: it is decoded for the first write that draws the anchor
         return [
-            restore_anchor(runtime, Query.of(question), cached[f"{n}.tokens"], cached[f"{n}.base"])
-            for n, question in enumerate(questions)
+            restore_anchor(runtime, Query.of(question), tokens, base)
+            for question, (tokens, base) in zip(questions, cached, strict=True)
         ]
     anchors = list(known)
     for question in questions[len(known) :]:
@@ -224,6 +225,23 @@ def ask_base(runtime: Runtime, question: Probe, keys: ReadKeys | None = None) ->
     return make_anchor(runtime, Query.of(question), question.answer, keys)
 
 
+def read_answers(cache: Path, number: int) -> list[Said]:
+    """Return the base's answers to so many anchors; none if the file is missing, damaged, or about others."""
+    cached = read_cache(cache)
+    if cached.keys() != {f"{n}.{part}" for n in range(number) for part in ("tokens", "base")}:
+        return []
+    found = [(cached[f"{n}.tokens"], cached[f"{n}.base"]) for n in range(number)]
+    return found if all(_is_answer(*each) for each in found) else []
+
+
+def _is_answer(tokens: Tensor, base: Tensor) -> bool:
+    """Return whether these are tokens of an answer, and log-probabilities at each of them."""
+    fits = tokens.dim() == 1 and base.dim() == 2 and len(tokens) == len(base) > 0
+    if not fits or str(tokens.dtype) != "torch.int64" or str(base.dtype) != "torch.float32":
+        return False
+    return bool(tokens.min() >= 0) and bool(tokens.max() < base.shape[1]) and not bool(base.isnan().any())
+
+
 def keep_answers(cache: Path, anchors: Sequence[Anchor]) -> None:
     """Write the base's answers to anchors into a file that `ask_anchors` reads."""
     tensors = {f"{n}.tokens": anchor.tokens for n, anchor in enumerate(anchors)}
@@ -234,7 +252,9 @@ def write_cache(path: Path, tensors: dict[str, Tensor]) -> None:
     """Keep tensors that can be computed again, where the folder is writable and has space."""
     from safetensors.torch import save
 
-    with suppress(StateError, ResourceError):
+    with suppress(StateError, ResourceError), disk_errors(path):
+        if path.is_symlink():  # it can lead to any file
+            path.unlink()
         write_whole(path, save(tensors))
 
 

@@ -23,6 +23,7 @@ from more_cli.ops.anchors import (
     cache_name,
     keep_answers,
     load_anchors,
+    read_answers,
     read_cache,
     write_cache,
 )
@@ -80,7 +81,7 @@ class SessionAnchors:
         asked = self._answers if len(self._answers) == absorb_from else ()  # a later set begins with the one before
         self._answers = ask_anchors(runtime, self.questions, answers, known=asked, said=self._said)
         path = self._directions_file(editor.records)
-        cached = {int(place): direction for place, direction in read_cache(path).items()}
+        cached = read_directions(path, editor.records, len(self.questions))
         known = {**self._taken(editor, self.questions, 0), **cached, **editor.directions}
         editor.hold(self._answers, fresh=fresh, absorb_from=absorb_from, directions=known)
         if editor.directions.keys() != cached.keys():
@@ -94,7 +95,7 @@ class SessionAnchors:
 
     def _taken(self, editor: MoreEditor, questions: Sequence[Probe], start: int) -> dict[int, Tensor]:
         """Return the directions of these anchors that other sessions had, by their places from `start` on."""
-        length = sum(site.rank for site in editor.records if site.modality == "text")
+        length = _length(editor.records)
         found = ((place, self._directed.get(as_line(each))) for place, each in enumerate(questions, start))
         return {place: one for place, one in found if one is not None and len(one) == length}
 
@@ -103,11 +104,10 @@ class SessionAnchors:
 
         Both sessions must be about the same base and recipe.
         """
-        lines, said = list(map(as_line, other.questions)), read_cache(other.answers)
-        if len(said) == 2 * len(lines):
-            self._said |= {line: (said[f"{n}.tokens"], said[f"{n}.base"]) for n, line in enumerate(lines)}
-        directed = read_cache(other._directions_file(other._meta.sites))
-        self._directed |= {lines[int(place)]: one for place, one in directed.items()}
+        lines, sites = list(map(as_line, other.questions)), other._meta.sites
+        self._said |= dict(zip(lines, read_answers(other.answers, len(lines)), strict=False))  # all of them, or none
+        directed = read_directions(other._directions_file(sites), sites, len(lines))
+        self._directed |= {lines[place]: one for place, one in directed.items()}
 
     def load(self, digest: str) -> int:
         """Take the set of anchors with this digest, those of now and more; return how many there were."""
@@ -163,6 +163,18 @@ def directions_name(meta: StateMeta, digest: str | None, sites: Sequence[SiteRec
     ranks = [site.rank for site in sites]
     facts = digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(machine)
     return cache_name(*facts, kind="directions")
+
+
+def read_directions(path: Path, sites: Sequence[SiteRecord], anchors: int) -> dict[int, Tensor]:
+    """Return the directions of watched anchors from a file, by place; what cannot be one of so many is left out."""
+    places, found, shape = {str(place): place for place in range(anchors)}, read_cache(path), (_length(sites),)
+    fitting = {name: one for name, one in found.items() if one.shape == shape and str(one.dtype) == "torch.float64"}
+    return {places[name]: one for name, one in fitting.items() if name in places and not bool(one.isnan().any())}
+
+
+def _length(sites: Sequence[SiteRecord]) -> int:
+    """Return how many numbers a direction has: one for each of an input's keys at the text sites."""
+    return sum(site.rank for site in sites if site.modality == "text")
 
 
 def keep_directions(path: Path, editor: MoreEditor) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self, overload
 
 from more_cli.clock import timed
 from more_cli.errors import StateError
-from more_cli.files import append_line, cut, disk_errors, open_to_append, sha256_bytes, sync_folder
+from more_cli.files import append_line, cut, disk_errors, open_to_append, require_regular, sha256_bytes, sync_folder
 from more_cli.inputs.edits import Edit, Probe, content_hash, subject_hash
 from more_cli.inputs.images import ImageSource, ImageStore
 from more_cli.store.entry import (
@@ -82,6 +82,7 @@ class Ledger:
         """Bytes after them: of a last line that a crash cut short."""
         self._has_checksums = False  # whether the last line has a checksum: then all later lines have one
         self._fd: int | None = None
+        require_regular(self.path)
         with disk_errors(self.path), suppress(FileNotFoundError), _garbage_collector_off():
             self._load(on_line)
             if self._missing:

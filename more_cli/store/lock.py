@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from more_cli.errors import StateError
 from more_cli.files import disk_errors
+from more_cli.store.statement import NAME, SIGNATURE
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
 """What a file system without locks answers."""
@@ -25,8 +26,8 @@ def writer_lock(path: Path) -> Iterator[None]:
     """Hold the operating system's lock on ``path`` while the block runs; a killed process releases it.
 
     Raises:
-        StateError: another process holds it (named by its id), the file system has no locks, or the folder is not
-            writable.
+        StateError: another process holds it (named by its id), the file system has no locks, the folder is not
+            writable, or has a link in the place of a file.
     """
     # The process id is in a second file: on Windows other processes cannot read a locked file.
     holder = path.with_name(f"{path.name}.pid")
@@ -34,6 +35,7 @@ def writer_lock(path: Path) -> Iterator[None]:
     lock = FileLock(path, fallback_to_soft=False)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_links(path.parent)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -56,6 +58,18 @@ def writer_lock(path: Path) -> Iterator[None]:
         with suppress(OSError):
             holder.unlink(missing_ok=True)
         lock.release()
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a link in the place of a file that the holder of the lock may write: it can lead to any file.
+
+    Images are not followed, as they are written under another name, and neither are signatures.
+    """
+    found = [*folder.glob("*"), folder / "images" / ".part", *folder.glob("snapshots/*"), *folder.glob("cache/*")]
+    for path in found:
+        if path.is_symlink() and not path.is_dir() and path.name not in (NAME, SIGNATURE):
+            what = f"`{path}` is a link to `{path.readlink()}`, and what is written there would go to that file"
+            raise StateError(what, "put the file itself in its place, or remove the link")
 
 
 def _held(path: Path, holder: Path) -> StateError:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from more_cli.checkpoint.folder import CONFIG
 from more_cli.errors import StateError, UsageError
+from more_cli.files import require_regular
 from more_cli.text import did_you_mean, listed, quoted, reason_of, shorten
 
 MAIN = "main"
@@ -92,6 +93,7 @@ def current_name(model: Path) -> str:
         StateError: the file that says so is damaged.
     """
     path = current_file(model)
+    require_regular(path)
     try:
         with open(path, encoding="utf-8") as file:
             name = file.read(_LIMIT).removesuffix("\n")

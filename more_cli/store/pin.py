@@ -30,6 +30,8 @@ def write_pin(folder: Path, pin: Pin | None) -> None:
 
 def read_pin(folder: Path) -> Pin | None:
     """Return which commit the base is; None where that is not written down, or cannot be read."""
+    if not (folder / PIN).is_file():  # a pipe of this name would never end
+        return None
     try:
         values: Any = strict_json((folder / PIN).read_text(encoding="utf-8"))
         pin = Pin(str(values["repo"]), str(values["commit"]))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from more_cli import files
 from more_cli.editors.more.sites import Sites
 from more_cli.files import sha256_bytes
+from more_cli.ops.anchors import read_cache
 from more_cli.ops.calibrate import CANDIDATES, GAIN
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
@@ -85,6 +86,12 @@ def test_the_cache_of_anchors_changes_no_bit(world: World) -> None:
     world.edit("--limit", 3)
     for cache in (world.folder / "cache").iterdir():
         cache.write_bytes(b"damaged")
+    world.edit("--limit", 1)
+    for cache in (world.folder / "cache").iterdir():  # whole files, of what cannot be an answer or a direction
+        save_file({name: torch.full((3,), 10**9) for name in read_cache(cache)}, cache)
+    world.edit("--limit", 1)
+    for cache in (world.folder / "cache").glob("directions-*"):
+        save_file({"soon": torch.zeros(3)}, cache)
     world.edit()
     disturbed = world.sidecar.read_bytes()
     other = world.root / "other.more"
