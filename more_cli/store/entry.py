@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
@@ -45,7 +45,7 @@ Count = Annotated[int, Field(ge=0)]
 class Strict(BaseModel):
     """An object in a file of ours: no further keys, and values of exactly these types."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class TurnEntry(Strict):
@@ -57,6 +57,24 @@ class TurnEntry(Strict):
     """what was said"""
     images: Count = 0
     """how many of the edit's images it shows"""
+
+
+def _shown(turns: list[TurnEntry], info: ValidationInfo) -> list[TurnEntry]:
+    """Check that earlier turns show no more images than there are: their number decides how long a prompt is."""
+    images = info.data.get("images", []) or [info.data.get("image")]
+    if sum(turn.images for turn in turns) > len(list(filter(None, images))):
+        raise ValueError("more images than there are")
+    return turns
+
+
+def _storable(tags: dict[str, Any]) -> dict[str, Any]:
+    """Check that tags can be written again, to the ledger of another state: JSON has no infinity and no NaN."""
+    canonical_json(tags)
+    return tags
+
+
+Turns = Annotated[list[TurnEntry], AfterValidator(_shown)]
+"""Earlier turns, after the images that they show first."""
 
 
 class ProbeEntry(Strict):
@@ -72,7 +90,7 @@ class ProbeEntry(Strict):
     """the answer; of locality without one, the base's counts"""
     hop: int | None = None
     """portability: steps of reasoning"""
-    turns: list[TurnEntry] = Field([], exclude_if=lambda turns: not turns)
+    turns: Turns = Field([], exclude_if=lambda turns: not turns)
     """earlier turns; a probe without any lacks the key"""
 
     @property
@@ -131,7 +149,7 @@ class Entry(Strict):
     """from the edit line"""
     target: str = ""
     """from the edit line"""
-    turns: list[TurnEntry] = []
+    turns: Turns = []
     """earlier turns, whose images come first in `images`; a line without any lacks the key"""
     rephrases: list[str] = []
     """from the edit line"""
@@ -143,7 +161,7 @@ class Entry(Strict):
     """probes, with the images' hashes"""
     made: list[ProbeEntry] = []
     """anchors made of its picture, which later writes hold, and its own; a line without any lacks the key"""
-    tags: dict[str, Any] = {}
+    tags: Annotated[dict[str, Any], AfterValidator(_storable)] = {}
     """from the edit line"""
     paths: dict[str, str] = {}
     """absolute path by hash, for images that are not in the store"""

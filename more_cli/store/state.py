@@ -39,7 +39,7 @@ METADATA_KEY = "more"
 class SiteRecord(BaseModel):
     """Description of one site, beside its tensors."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     """name of the site in recipes and reports"""
@@ -57,7 +57,7 @@ class SiteRecord(BaseModel):
     """rows of the basis A"""
     scale: float = Field(gt=0)
     """s in y = W x + s B (A x)"""
-    seed: int
+    seed: int = Field(ge=0, lt=1 << 32)
     """seed of this site's basis"""
     basis_version: int
     """version of the basis generator"""
@@ -65,7 +65,7 @@ class SiteRecord(BaseModel):
     """16 numbers that check that A is made again from its seed"""
     ridge: float | None = Field(default=None, gt=0)
     """lambda in force, in units of the squared length of a key; `null` while it still follows the first keys"""
-    keys: int = Field(default=0, ge=0)
+    keys: int = Field(default=0, ge=0, lt=1 << 63)
     """keys that P has absorbed"""
     energy: float = Field(default=0.0, ge=0)
     """sum of squared lengths of the keys that a relative lambda is fixed from"""

@@ -217,6 +217,28 @@ def test_any_other_damage_names_the_line(tmp_path: Path, how: str, line: int) ->
     assert caught.value.hint
 
 
+def test_a_line_with_what_cannot_be_written_again_or_shown_is_damaged(tmp_path: Path) -> None:
+    """Such a line can be chained by hand; it would end a combination in a bug, or a prompt would have no end."""
+    said = [{"role": "user", "text": "?", "images": 10**12}, {"role": "assistant", "text": "!", "images": 0}]
+    wrong: dict[str, Any] = {"nll_after": float("inf"), "looks": [[1, float("nan")]], "drifts": [[0, float("-inf")]]}
+    wrong |= {"tags": {"a": [float("nan")]}, "turns": said, "locality": [{"question": "?", "turns": said}]}
+    ledger = filled(tmp_path, 1)
+    values = json.loads(lines(tmp_path)[0])
+    for name, value in wrong.items():
+        bare = json.dumps(values | {name: value, "check": ""}, sort_keys=True, separators=(",", ":")) + "\n"
+        checked = bare.replace('"check":""', f'"check":"{sha256_bytes(bare.encode())}"', 1)
+        ledger.path.write_text(checked)
+        with pytest.raises(StateError, match=rf"ledger\.jsonl:1: line is damaged \(`{name}"):
+            Ledger(tmp_path)
+
+
+@posix
+def test_a_pipe_in_place_of_the_ledger_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ledger.jsonl")
+    with pytest.raises(StateError, match="is not a file"):
+        Ledger(tmp_path)
+
+
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200), st.integers(0, 2000), st.integers(0, 200))
 def test_any_bytes_open_or_are_a_state_error(tmp_path: Path, noise: bytes, at: int, over: int) -> None:

@@ -128,7 +128,22 @@ def _recipe(tensors: Tensors, meta: dict[str, Any]) -> None:
     meta["recipe"]["rank"] = "many"
 
 
-@pytest.mark.parametrize("spoil", [_nan, _shape, _dtype, _missing, _surplus, _field, _count, _recipe])
+def _infinite(tensors: Tensors, meta: dict[str, Any]) -> None:
+    meta["sites"][0]["energy"] = float("inf")
+
+
+def _seed(tensors: Tensors, meta: dict[str, Any]) -> None:
+    meta["sites"][0]["seed"] = 10**30
+
+
+def _keys(tensors: Tensors, meta: dict[str, Any]) -> None:
+    meta["sites"][0]["keys"] = 10**400
+
+
+SPOILT = [_nan, _shape, _dtype, _missing, _surplus, _field, _count, _recipe, _infinite, _seed, _keys]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
 def test_damage_is_one_error(world: World, tmp_path: Path, spoil: Callable[[Tensors, dict[str, Any]], None]) -> None:
     tensors, meta = load_file(world.sidecar), json.loads(header(world.sidecar)["more"])
     del meta["checksum"]
