@@ -66,6 +66,8 @@ def reason_of(error: Exception) -> str:
         return error.strerror.lower()
     if "integer string conversion" in str(error):
         return f"a whole number has more than {sys.get_int_max_str_digits():,} digits"
+    if isinstance(error, RecursionError):
+        return f"nested more than {MAX_DEPTH} levels deep"
     return str(error)
 
 

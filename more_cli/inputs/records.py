@@ -191,7 +191,7 @@ def given(values: Iterable[object], name: str) -> Iterator[Record]:
         fields = _without_empty(value) if isinstance(value, Mapping) else value
         try:
             record = Record(name, number, strict_json(json.dumps(fields, default=os.fsdecode)))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             record = _bad_line(name, number, f"{_named(fields)}: {reason_of(error)}", PLAIN_VALUES)
         yield record
 
@@ -205,7 +205,7 @@ def _named(fields: object) -> str:
     for key, item in fields.items() if isinstance(fields, Mapping) else ():
         try:
             strict_json(json.dumps(item, default=os.fsdecode))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             return f"`{key}` is not JSON"
     return "not JSON"
 

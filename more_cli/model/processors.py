@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PACKAGE = re.compile(r"package `([\w-]+)`|requires the ([\w-]+) library")
 _PROCESSOR, _IMAGES = "processor_config.json", "preprocessor_config.json"
 _NAMED_IN = (_PROCESSOR, _IMAGES, "tokenizer_config.json")
-_FAILURES = (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError)
+_FAILURES = (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError, RecursionError)
 _READ = ("image_sizes", "batch_num_images")
 """Inputs whose values a model reads before its vision tower runs: they keep their values."""
 _COUNTING = (

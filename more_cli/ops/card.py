@@ -110,6 +110,6 @@ def _parsed(block: bytes) -> dict[str, Any] | None:
     try:
         values = yaml.safe_load(block.decode())
         yaml.safe_dump(values)  # a number of too many digits can be read, but not written
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
+    except Exception:  # of a value that does not fit its tag, PyYAML raises whatever its code comes upon
         return None
     return {} if values is None else values if isinstance(values, dict) else None

@@ -48,7 +48,7 @@ class Queue:
             text = self._path.read_text(encoding="utf-8", errors="replace")
             self._torn = not text.endswith("\n")
             for line in text.splitlines():
-                with suppress(ValueError):  # a line that a crash cut off: its mistake comes again
+                with suppress(ValueError, RecursionError):  # a line that a crash cut off: its mistake comes again
                     self._note(json.loads(line))
 
     @property

@@ -93,6 +93,15 @@ def test_a_template_that_behaves_at_first_is_not_run_again(world: World) -> None
         file.write_text(honest)
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "processor_config.json", "tokenizer.json"])
+def test_a_deeply_nested_file_is_one_error(world: World, tmp_path: Path, name: str) -> None:
+    deep = world.copy(tmp_path)
+    (deep.model / name).write_text("[" * 100_000)
+    result = run("ask", deep.model, "what ?")
+    assert result.code == 5
+    assert "the processor does not load: nested more than 32 levels deep" in result.err
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json"])
 def test_a_huge_file_is_not_read(world: World, name: str) -> None:
     file = world.model / name

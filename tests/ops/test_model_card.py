@@ -84,7 +84,16 @@ def test_without_an_id_the_bases_own_origin_stays_and_no_name_is_made_up() -> No
 
 @pytest.mark.parametrize(
     "block",
-    [b"a: [", b"- a\n- b", b"a: \xff", b"&a [*a", b"!!python/object/apply:os.system ['true']", b"a: 2024-99-99"],
+    [
+        *(b"a: [", b"- a\n- b", b"a: \xff", b"&a [*a", b"!!python/object/apply:os.system ['true']", b"a: 2024-99-99"),
+        *(
+            b"a: !!bool maybe",
+            b"a: !!timestamp soon",
+            b'a: !!int ""',
+            b'a: "\\UFFFFFFFF"',
+            b"a: " + b"1:" * 300 + b"1.5",
+        ),
+    ],
 )
 def test_metadata_that_cannot_be_read_is_left_as_it_is(block: bytes) -> None:
     card = b"---\n" + block + b"\n---\n# A card\n"

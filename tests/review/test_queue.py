@@ -146,7 +146,7 @@ def test_a_line_that_a_crash_cut_off_is_passed_over(opened: Callable[..., Page],
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     assert "Queue (3)" in opened().get("/queue").text
-    path.write_bytes(whole + b'{"key": 1')
+    path.write_bytes(whole + b'{"key": 1\n' + b"[" * 100_000)
     assert "Queue (2)" in opened().get("/queue").text
 
 
