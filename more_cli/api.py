@@ -197,12 +197,14 @@ class Model:
         `settings` change the recipe for this try alone, each as `KEY=VALUE`. Returns a row per edit that was tried.
 
         Raises:
-            UsageError: an unknown id, or an edit that did not fail.
+            UsageError: an unknown id, an edit that did not fail, or an empty list of ids.
             StateError: there is no state, or another process holds the lock.
         """
-        options = EditOptions(settings=_several("settings", settings))
+        options, named = EditOptions(settings=_several("settings", settings)), _flat(ids)
+        if ids and not named:
+            raise UsageError("`ids` is an empty list", "name edits, or leave it out to try all that failed again")
         with self._turn() as loaded:
-            return _results(retry(self.target, _flat(ids), options, self.machine, self._progress, runtime=loaded))
+            return _results(retry(self.target, named, options, self.machine, self._progress, runtime=loaded))
 
     @checked
     def ask(

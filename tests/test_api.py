@@ -281,6 +281,21 @@ def test_a_plan_is_that_of_the_recipe_and_settings_given(world: World, given: st
         assert (plan.recipe.name, plan.recipe.rank) == ("paper-llava", 3)
 
 
+def test_an_empty_list_of_ids_is_not_all_of_them(world: World) -> None:
+    with open_model(world.model) as model:
+        for call in (lambda: model.retry([]), lambda: model.revert([])):
+            with pytest.raises(errors.UsageError):
+                call()
+
+
+def test_a_line_that_is_nested_too_deeply_is_refused(world: World) -> None:
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    with open_model(world.model) as model, pytest.raises(errors.DataError, match="`tags` is not JSON: nested more"):
+        model.edit([line(0, tags={"deep": deep})])
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, more_cli; print('torch' in sys.modules, 'pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
