@@ -26,7 +26,7 @@ from more_cli.recipe.tables import (
     Unset,
     asking_of,
 )
-from more_cli.text import counted
+from more_cli.text import counted, reason_of, shorten
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 VISUAL_GROUPS = SITE_GROUPS[2:]
@@ -193,8 +193,8 @@ class Recipe(Table):
         for pattern in (*self.site, *self.exclude, *paths):
             try:
                 re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"`{pattern}` is not a regular expression: {error}") from None
+            except (re.error, OverflowError, RecursionError) as error:
+                raise ValueError(f"`{shorten(pattern)}` is not a regular expression: {reason_of(error)}") from None
         for modality in ("text", "visual"):
             constants = getattr(self, modality).inheriting(self.default)
             if constants.step is None or (constants.ridge is None and constants.ridge_rel is None):

@@ -226,12 +226,18 @@ def _names(key: str) -> list[str]:
     return names or [key]
 
 
+_DOTS = 500
+"""Most dots in a line of TOML: tomllib takes time by the square of the parts of a dotted key."""
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML whose whole numbers have at most 64 bits, as its specification says; Python would take any.
 
     Raises:
         ValueError: one sentence that says what is wrong.
     """
+    if any(line.count(".") > _DOTS for line in text.split("\n")):
+        raise ValueError(f"has more than {_DOTS} dots in a line")
     try:
         values = tomllib.loads(text)
         _check_numbers(values)

@@ -237,6 +237,7 @@ def test_gates_are_those_of_eval_unless_some_are_typed(world: World, elsewhere: 
         ('model = "a"\nmodel = "b"\n', "more.toml:2: not TOML: cannot overwrite a value", "its keys are"),
         ('model = "a"\ngates = ["b"\n\n', "more.toml:2: not TOML: unclosed array, at the end of", "its keys are"),
         ("a = " + "[" * 3000 + "]" * 3000, "more.toml: nested too deeply", "its keys are"),
+        (".".join(["a"] * 600) + " = 1", "more.toml: has more than 500 dots in a line", "its keys are"),
         ("a = " + "9" * 5000, "more.toml: holds a whole number of more than 64 bits", "its keys are"),
         ("#" * 70_000, "more.toml: larger than 64 KiB", "its keys are"),
     ],

@@ -36,6 +36,8 @@ def test_overrides_go_from_default_over_modality_to_site() -> None:
         ("normalisation = 'paper'", "needs an absolute `lambda`"),
         ("[site.'(']\nlambda = 1.0", "not a regular expression"),
         ("sites = ['re:(']", "not a regular expression"),
+        ("exclude = ['a{99999999999}']", "not a regular expression: the repetition number is too large"),
+        (f"exclude = ['{'(' * 3000}{')' * 3000}']", "not a regular expression: nested more than"),
         ("max_steps = nan", "max_steps"),
         ("x = [", "r.toml"),
         (f"rank = {'9' * 5000}", "r.toml"),
