@@ -94,15 +94,17 @@ class RunJournal:
                 header = json.loads((file.metadata() or {})["more"])
                 # Copies: at safetensors' odd addresses a matrix product would round differently after a restart.
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (no mapping)
-        except (OSError, SafetensorError, KeyError, ValueError):
+            steps, notes = header["steps"], header["notes"]
+            known = 0 <= steps <= len(self.lines)
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError):
             return None
-        return Snapshot(header["steps"], tensors, header["notes"]) if header["steps"] <= len(self.lines) else None
+        return Snapshot(steps, tensors, notes) if known else None
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
     """Return the lines before the first one that a crash cut short, which was never acknowledged."""
     lines: list[dict[str, Any]] = []
-    with suppress(FileNotFoundError, jsonlines.InvalidLineError), open(folder / LINES, "rb") as file:
+    with suppress(FileNotFoundError, jsonlines.InvalidLineError, RecursionError), open(folder / LINES, "rb") as file:
         whole = takewhile(lambda line: line.endswith(b"\n"), file)
         for line in jsonlines.Reader(whole, loads=json.loads):
             lines.append(line)  # one by one: those before a bad line count
