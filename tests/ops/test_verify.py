@@ -213,7 +213,7 @@ def the_ledger_is_gone(world: World) -> None:
     (world.folder / "ledger.jsonl").unlink()
 
 
-@damage("ledger", "is a directory")
+@damage("ledger", "is not a file")
 def the_ledger_is_a_folder(world: World) -> None:
     the_ledger_is_gone(world)
     (world.folder / "ledger.jsonl").mkdir()
@@ -246,7 +246,7 @@ def p_saw_keys_that_are_not_counted(world: World) -> None:
 
 @damage("basis", "rank, seed or scale is not the recipe's")
 def a_site_has_another_seed(world: World) -> None:
-    changed(world, lambda state: setattr(state.meta.sites[0], "seed", -1))
+    changed(world, lambda state: setattr(state.meta.sites[0], "seed", 1))
 
 
 @damage("basis", "cannot be rebuilt")
