@@ -72,6 +72,6 @@ def _plain(hint: Any) -> Any:
 
 def _value(each: Field[Any], given: Any) -> Any:
     # A script's variable that is not set: taken as left out, it would silently choose something else.
-    if given == "" and each.default != "":
+    if given == "" and each.default is None:
         raise UsageError(f"`{name_of(each)}` is empty", "give it a value, or leave it out")
     return tuple(given or ()) if isinstance(each.default, tuple) else given
