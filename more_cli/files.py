@@ -27,8 +27,8 @@ StrPath = str | os.PathLike[str]
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 _ADVICE = {
     errno.EIO: "check the disk and the system log",
-    errno.ENOTDIR: "a part of this path is a file, not a folder: name another path",
-    errno.EEXIST: "a part of this path is a file, not a folder: name another path",  # said of `mkdir(parents=True)`
+    # `mkdir(parents=True)` gives the second.
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a part of this path is a file, not a folder: name another path"),
 }
 """What helps with an operating system's error, by its number."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

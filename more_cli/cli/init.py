@@ -11,7 +11,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.hub import fetched
 from more_cli.cli.output import Output
 from more_cli.cli.project import anchors_named, recipe_of
-from more_cli.cli.records import command
+from more_cli.cli.records import command, refuse_empty
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
@@ -78,13 +78,13 @@ def init(
     from more_cli.ops.init import initialise
     from more_cli.ops.preparing import Inputs
 
+    refuse_empty("--anchors", anchors)
     refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
     target = locate(*fetched(output, model, state, hub))
     project = settings_for(target.model)
-    named = None if anchors is not None or source or no_anchors else anchors_named(project)
-    anchors = str(named.path) if named else anchors
-    file = _anchors_file(model, anchors, source, none=no_anchors)
-    arriving, place = anchors is None and not no_anchors, named.place if named else ""
+    named = None if anchors or source or no_anchors else anchors_named(project)
+    anchors, place = (str(named.path), named.place) if named else (anchors, "")
+    file, arriving = _anchors_file(model, anchors, source, none=no_anchors), not (anchors or no_anchors)
     inputs = Inputs(file, source, arriving=arriving, calibrate=calibrate, files=files, place=place)
     with output.progress() as progress:
         report = initialise(target, chosen.recipe or recipe_of(project), chosen.settings, inputs, machine, progress)
@@ -102,7 +102,7 @@ def _anchors_file(model: Path, anchors: str | None, source: Path | None, *, none
         raise UsageError(f"`--anchors {AUTO}` makes anchors from edits or pictures, and none are named", hint)
     if anchors != AUTO and source is not None:
         raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")
-    return Path(anchors) if anchors is not None and source is None else None
+    return Path(anchors) if anchors and source is None else None
 
 
 def _show_init(output: Output, report: InitReport, source: Path | None) -> None:

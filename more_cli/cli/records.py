@@ -41,6 +41,16 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def refuse_empty(option: str, given: Any) -> None:
+    """Refuse a script's variable that is not set: taken as left out, it would choose something else without a word.
+
+    Raises:
+        UsageError: the value is an empty text.
+    """
+    if given == "":
+        raise UsageError(f"`{option}` is empty", "give it a value, or leave it out")
+
+
 def _options(record: type) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(record)
     for each in typed_fields(record):
@@ -71,7 +81,6 @@ def _plain(hint: Any) -> Any:
 
 
 def _value(each: Field[Any], given: Any) -> Any:
-    # A script's variable that is not set: taken as left out, it would silently choose something else.
-    if given == "" and each.default is None:
-        raise UsageError(f"`{name_of(each)}` is empty", "give it a value, or leave it out")
+    if each.default is None:
+        refuse_empty(name_of(each), given)
     return tuple(given or ()) if isinstance(each.default, tuple) else given

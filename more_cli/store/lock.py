@@ -63,7 +63,7 @@ def writer_lock(path: Path) -> Iterator[None]:
 def _refuse_links(folder: Path) -> None:
     """Refuse a link in the place of a file that the holder of the lock may write: it can lead to any file.
 
-    Images are not followed, as they are written under another name, and neither are signatures.
+    Links in the places of images and signatures are left: what writes these replaces a link and does not follow it.
     """
     found = [*folder.glob("*"), folder / "images" / ".part", *folder.glob("snapshots/*"), *folder.glob("cache/*")]
     for path in found:

@@ -25,7 +25,7 @@ class Target:
     sidecar: Path
 
     def __post_init__(self) -> None:
-        """Refuse what can never be a state, before its folder is made or a new one is promised in its place.
+        """Refuse what can never be a state.
 
         Raises:
             StateError: it is a folder, a pipe or a device.

@@ -216,7 +216,7 @@ def recipe_of_an_unset_variable(world):
     return "edit", world.model, "edits.jsonl", "--recipe", ""
 
 
-@case(4, "`.` cannot be read: is a directory", "name a file in it")
+@case(2, "`--anchors` is empty", "leave it out")
 def anchors_of_an_unset_variable(world):
     return "init", world.model, "--anchors", ""
 
