@@ -59,10 +59,9 @@ def test_a_file_that_says_that_it_is_small(bomb: Path, tmp_path: Path) -> None:
     size = parquet.ParquetFile(bomb).metadata.row_group(0).column(1).total_uncompressed_size
     true = varint(size)
     small = bytes([0x82, *[0x80] * (len(true) - 2), 0])  # 1, in as many bytes
-    raw = bomb.read_bytes()
-    assert raw.count(true) == 1
+    pages, _, rest = bomb.read_bytes().rpartition(true)  # the footer comes last; some versions write it into pages too
     forged = tmp_path / "forged.parquet"
-    forged.write_bytes(raw.replace(true, small))
+    forged.write_bytes(pages + small + rest)
     assert parquet.ParquetFile(forged).metadata.row_group(0).column(1).total_uncompressed_size == 1
     assert refused_quickly(forged) == f"`{forged}`: reading it takes more than 1024 MiB of memory"
 
