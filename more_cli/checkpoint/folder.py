@@ -14,6 +14,7 @@ from more_cli.errors import StateError
 from more_cli.text import is_utf8, shorten
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 ADAPTER = "adapter_config.json"
 SAVED = "save the whole model once with transformers' save_pretrained"
@@ -118,9 +119,12 @@ def placement(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
         pickles = _pickles(path)
         what = f"only pickled weights ({pickles[0]}), never loaded" if pickles else f"no {SINGLE} or {INDEX}"
         raise StateError(f"{path}: {what}", SAVED)
-    placed = read_object(index).get("weight_map")
+    read = read_object(index)
+    placed = read.get("weight_map")
     if not isinstance(placed, dict) or not placed or not all(isinstance(name, str) for name in placed.values()):
         raise StateError(f"{index}: no weight_map of tensor names to shards", AGAIN)
+    if not isinstance(read.get("metadata"), dict):
+        raise StateError(f"{index}: no metadata, so transformers does not load it", 'add `"metadata": {}` to it')
     shards = tuple(sorted(set(placed.values())))
     for shard in shards:
         # A plain file name, so that an index cannot point outside the folder.

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from more_cli.checkpoint.folder import SAVED
 from more_cli.checkpoint.headers import TensorEntry
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
 from more_cli.model.families import is_language_model
-from more_cli.text import first_line
+from more_cli.text import first_line, shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -83,13 +84,21 @@ def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
 
 
 def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
-    """Map the model's parameters to disk keys by both methods; where these disagree, a parameter is `disputed`."""
+    """Map the model's parameters to disk keys by both methods; where these disagree, a parameter is `disputed`.
+
+    Raises:
+        StateError: transformers would load no tensor of the checkpoint.
+    """
     structure = _by_structure(model, checkpoint.weights)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
     try:
         tables, converted = _by_tables(model, checkpoint.weights)
     except (ImportError, AttributeError, TypeError) as error:  # not a documented interface: it may move
         return KeyMap(structure, f"structure alone ({type(error).__name__}: {error})")
+    if not tables and not converted:
+        key = min(checkpoint.weights, default="none")
+        what = f"no tensor has a name that {type(model).__name__} loads (`{shorten(key)}`)"
+        raise StateError(f"{checkpoint.path}: {what}", SAVED)
     disputed = {}
     for name in sorted((set(tables) | set(structure)) - set(converted)):
         by_tables, by_structure = tables.get(name), structure.get(name)

@@ -192,6 +192,15 @@ def test_index_that_does_not_fit(base: Path, change: dict[str, object]) -> None:
     assert tiny.INDEX in refused(base).message
 
 
+def test_an_index_without_metadata_is_refused_as_transformers_refuses_it(base: Path) -> None:
+    index = json.loads((base / tiny.INDEX).read_text())
+    (base / tiny.INDEX).write_text(json.dumps(index | {"metadata": {}}))
+    open_checkpoint(base)  # no total_size is needed
+    del index["metadata"]
+    (base / tiny.INDEX).write_text(json.dumps(index))
+    assert f"{tiny.INDEX}: no metadata" in refused(base).message
+
+
 # ------------------------------------------------------------------------------------------------ hostile headers
 
 
