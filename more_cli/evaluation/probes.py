@@ -276,9 +276,8 @@ def _golds(runtime: Runtime, queries: Sequence[Query], probes: Sequence[Probe]) 
     golds = {}
     for place, (query, probe) in enumerate(zip(queries, probes, strict=True)):
         with suppress(DataError):  # too long together with the question
-            prompt, whole = runtime.encode(query), runtime.encode(query, probe.gold)
-            # An answer whose first characters merge with the prompt's last token cannot follow that prompt.
-            if whole.target.start == prompt.target.start and 0 < len(whole.target) <= ANSWER_TOKENS:
+            whole = runtime.encode(query, probe.gold)
+            if 0 < len(whole.target) <= ANSWER_TOKENS:
                 golds[place] = tuple(whole.target_ids)
     return golds
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 
+from more_cli.checkpoint.folder import GENERATION
+from more_cli.checkpoint.headers import AGAIN, read_object
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.families import family_of
@@ -19,7 +22,7 @@ from more_cli.model.quantised import import_library, keep_differentiable, placed
 from more_cli.model.runtime import Runtime
 from more_cli.model.widened import widen_products
 from more_cli.recipe.tables import Asking
-from more_cli.text import first_line
+from more_cli.text import first_line, shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -86,7 +89,8 @@ def load_runtime(
     )
     try:
         with quiet():
-            model: Any = load()
+            model: Any
+            model, info = load(output_loading_info=True)
             if checkpoint.scheme is None and not machine.device_map:
                 model.to(machine.device)
     except (MemoryError, torch.OutOfMemoryError):
@@ -97,10 +101,20 @@ def load_runtime(
         reason = _misfit(load) if misfit else first_line(error)
         hint = "restore the `config.json` of these weights" if misfit else "check it with `more status`"
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", hint) from error
+    _require_whole(checkpoint, info["missing_keys"])
     keep_differentiable(model)
     widen_products(model)
     model.requires_grad_(False).eval()
     return Runtime(model, blueprint.prompter, checkpoint)
+
+
+def _require_whole(checkpoint: Checkpoint, missing: Collection[str]) -> None:
+    """Refuse weights that no file has: transformers fills them with random values, others each time."""
+    if missing:
+        others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        what = f"`{checkpoint.path}`: no tensor for `{shorten(min(missing))}`{others}, which would be random values"
+        hint = f"{AGAIN}; or, if it answers right with any values there, save it once with save_pretrained"
+        raise StateError(what, hint)
 
 
 def _misfit(load: Callable[..., Any]) -> str:
@@ -149,8 +163,16 @@ def load_prompter(checkpoint: Checkpoint, model: PreTrainedModel | None = None, 
         family_of(config.model_type),
         max_length=getattr(text, "max_position_embeddings", None),
         decoder_start=decoder_start(text),
+        stops=_stops(checkpoint.path, text),
         **asking,
     )
+
+
+def _stops(path: Path, text: Any) -> list[int]:
+    """Return the tokens at which a checkpoint's own settings of generation end an answer."""
+    file = path / GENERATION
+    found = (read_object(file) if file.is_file() else {}).get("eos_token_id", getattr(text, "eos_token_id", None))
+    return [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
 
 
 def decoder_start(text: Any) -> int | None:

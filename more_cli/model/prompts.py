@@ -65,6 +65,7 @@ class Prompter:
         labels: str = SEQUENCE,
         max_length: int | None = None,
         decoder_start: int | None = None,
+        stops: Sequence[int] = (),
     ) -> None:
         self.processor = processor
         self.tokenizer = processor.tokenizer
@@ -83,7 +84,7 @@ class Prompter:
         phrasing = Phrasing("") if self._chat else self.family.phrasing
         if phrasing is None:
             raise StateError(
-                "the checkpoint has no chat template",
+                f"`{self.tokenizer.name_or_path}`: the checkpoint has no chat template",
                 "put the model's chat_template.jinja beside its config.json",
             )
         self._phrasing = unphrased(phrasing) if prompts == MMEDIT else phrasing
@@ -93,7 +94,7 @@ class Prompter:
         self._separator, end = self._find_separator()
         self.eos: int = self.tokenizer.eos_token_id if end is None else self.tokenizer.convert_tokens_to_ids(end)
         """Token that ends an answer: the first control token that the template puts behind it, else the tokenizer's."""
-        self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id)))
+        self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id, *stops)))
 
     @timed("preprocess")
     def encode(self, query: Query, target: str | None = None) -> Encoded:
@@ -108,8 +109,7 @@ class Prompter:
         prompt, ids, extras = self._prompted(query)
         start = len(ids)
         if target is not None:
-            start, answer = self._answer(prompt, self.inert(target), start)
-            ids = torch.cat([ids[:start], ids.new_tensor([*answer, self.eos])])
+            ids = torch.cat([ids, ids.new_tensor([*self._answer(prompt, self.inert(target)), self.eos])])
         if self.max_length is not None and len(ids) > self.max_length:
             raise DataError(
                 f"question and target take {counted(len(ids), 'token')}, the model's context has {self.max_length}",
@@ -179,15 +179,17 @@ class Prompter:
         """Return the text of a generated answer's tokens; it ends in `...` if it was cut off before its end."""
         return self.text(ids) + ("" if ids and ids[-1] in self.stops else "...")
 
-    def _answer(self, prompt: str, target: str, length: int) -> tuple[int, list[int]]:
-        """Return where the target starts in a prompt of `length` tokens, and the target's tokens."""
+    def _answer(self, prompt: str, target: str) -> list[int]:
+        """Return the tokens of a target behind its prompt."""
         if self.decoder_start is not None or self.labels == ALONE:
-            return length, list(self.tokenizer(target, add_special_tokens=False)["input_ids"])
+            return list(self.tokenizer(target, add_special_tokens=False)["input_ids"])
         prompt += self._phrasing.appended
-        before, whole = self._tokens(prompt), self._tokens(prompt + self._separator + target)
         # Both without images: how often the image placeholder repeats does not change the target's tokens.
-        common = _common_prefix(before, whole)
-        return length - (len(before) - common), whole[common:]
+        before, whole = self._tokens(prompt), self._tokens(prompt + self._separator + target)
+        if whole[: len(before)] == before:
+            return whole[len(before) :]
+        # The prompt's last token, such as a space, would merge with the target: an answer comes behind it as it is.
+        return list(self.tokenizer(self._separator + target, add_special_tokens=False)["input_ids"])
 
     def _chat_template(self) -> str:
         found = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template or ""
@@ -258,6 +260,8 @@ class Prompter:
 
     def _unusable(self, why: str) -> StateError:
         hint = "put the chat template that the model was trained with beside its config.json"
+        if self.system:
+            hint += "; if it takes no system message, leave `system` out of the recipe"
         return StateError(f"{self._template_file()}: the chat template {why}", hint)
 
     def _template_file(self) -> str:
@@ -319,7 +323,13 @@ class Prompter:
         return [self._pictures[each.sha256] for each in sources]
 
     def _begun(self, text: str) -> bool:
-        """Whether a prompt already has the token that begins a sequence: the tokenizer must not add another one."""
+        """Whether a prompt already has what begins a sequence: the tokenizer must not add it.
+
+        As in transformers: a language model's chat template writes all of it, a processor adds the token if it is not
+        there.
+        """
+        if self._chat and not self.family.sees:
+            return True
         return bool(self.tokenizer.bos_token) and text.startswith(self.tokenizer.bos_token)
 
 
@@ -332,12 +342,3 @@ def unphrased(phrasing: Phrasing) -> Phrasing:
 def _size(prompted: _Prompted) -> int:
     _, ids, extras = prompted
     return ENTRY + ids.nbytes + sum(value.nbytes for value in extras.values())
-
-
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    length = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        length += 1
-    return length

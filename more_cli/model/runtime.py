@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from more_cli.checkpoint.folder import GENERATION
 from more_cli.checkpoint.norms import weight_norm
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.clock import timed
@@ -49,9 +50,13 @@ _IDS = {
     *("_from_model_config", "transformers_version"),
 }
 """What every checkpoint has among its generation settings."""
+_GREEDY: dict[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
+_GREEDY |= {"return_dict_in_generate": False, "penalty_alpha": None, "prompt_lookup_num_tokens": None}
+"""Generation settings that make `generate` return the tokens of one greedy answer, whatever the checkpoint sets."""
 _UNCHANGED = _IDS | {
+    *_GREEDY,
     *("max_length", "max_new_tokens"),
-    *("do_sample", "temperature", "top_k", "top_p", "min_p", "num_beams", "length_penalty"),
+    *("temperature", "top_k", "top_p", "min_p", "length_penalty"),
     *("use_cache", "cache_implementation", "output_attentions", "output_hidden_states"),
 }
 """Generation settings that do not change which token is the most likely one, that we set ourselves, or that greedy
@@ -369,8 +374,7 @@ class Runtime:
         with torch.no_grad(), self._serving(batch), self._blaming_settings():
             tokens = self._asked(batch).generate(
                 **batch.inputs,
-                do_sample=False,
-                num_beams=1,
+                **_GREEDY,
                 max_new_tokens=max_new_tokens,
                 eos_token_id=list(self.prompter.stops),
                 pad_token_id=self.prompter.eos,
@@ -393,7 +397,7 @@ class Runtime:
             odd = self.model.generation_config.to_diff_dict().keys() - _IDS
             if not odd or self.checkpoint is None:
                 raise
-            what = f"`{self.checkpoint.path / 'generation_config.json'}` does not work: {first_line(error)}"
+            what = f"`{self.checkpoint.path / GENERATION}` does not work: {first_line(error)}"
             raise StateError(what, f"correct or remove what it sets: {', '.join(sorted(odd))}") from error
 
     def _until_end(self, ids: list[int]) -> list[int]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from more_cli.checkpoint.folder import GENERATION
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.base import Editor
@@ -119,7 +120,7 @@ class Base:
     @cached_property
     def generation(self) -> str | None:
         """Hash of its settings of generation, which greedy answers follow; they are no part of what an edit is."""
-        path = self.model / "generation_config.json"
+        path = self.model / GENERATION
         return sha256_file(path) if path.is_file() else None
 
     @cached_property

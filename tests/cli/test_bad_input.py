@@ -251,7 +251,22 @@ def weights_of_another_size(world):
     return "ask", world.model, "what ?"
 
 
-@case(5, "` does not load: 'list' object", "check it with `more status`")
+@case(5, "no tensor for `lm_head.weight`, which would be random values", "download or copy the checkpoint again; or")
+def weights_without_a_head(world):
+    tensors = tiny.read_weights(world.model)
+    del tensors["language_model.lm_head.weight"]
+    tiny.write_weights(world.model, tensors)
+    return "ask", world.model, "what ?"
+
+
+@case(5, "no tensor has a name that LlavaForConditionalGeneration loads (`module.", "save the whole model once with")
+def weights_of_a_wrapped_model(world):
+    tensors = tiny.read_weights(world.model)
+    tiny.write_weights(world.model, {f"module.{name}": tensor for name, tensor in tensors.items()})
+    return "init", world.model
+
+
+@case(5, "generation_config.json: not a JSON object", "download or copy the checkpoint again")
 def generation_settings_that_are_no_object(world):
     (world.model / "generation_config.json").write_text("[]")
     return "ask", world.model, "what ?"

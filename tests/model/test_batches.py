@@ -39,6 +39,19 @@ def test_a_target_tokenised_alone_would_be_other_tokens(prompter: Prompter) -> N
     assert encoded.input_ids[encoded.target.start : -1].tolist() != alone
 
 
+@pytest.mark.parametrize("target", ["red", "a blue circle", "7", "zorvex"])
+def test_behind_a_template_that_ends_in_a_space_the_prompt_stays_whole(target: str) -> None:
+    """In the whole sequence the space is part of the target's first word, which no server's prompt is."""
+    processor = make_processor()
+    template = processor.tokenizer.chat_template or processor.chat_template
+    processor.tokenizer.chat_template = processor.chat_template = template.replace("'ASSISTANT:'", "'ASSISTANT: '")
+    prompter = Prompter(processor)
+    encoded, asked = (prompter.encode(Query((), "what ?"), *given) for given in ((target,), ()))
+    ids, start = encoded.input_ids.tolist(), encoded.target.start
+    assert ids[:start] == asked.input_ids.tolist()
+    assert prompter.tokenizer.decode(ids[start:-1]) == target
+
+
 def test_the_system_prompt_comes_first(tmp_path: Path) -> None:
     prompter = Prompter(make_processor(), system="a chat between a user and an assistant")
     assert prompter.render(Query((), "what ?")).startswith("a chat between")

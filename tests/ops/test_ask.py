@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.demo.files import demo_model_dir
 from more_cli.inputs.images import locate_image, pictures
 from more_cli.model import loading
@@ -280,3 +281,29 @@ def test_settings_of_the_checkpoint_that_do_not_work_are_named(tmp_path: Path) -
     assert (asked.code, asked.out) == (5, "")
     assert f"error: `{world.model / 'generation_config.json'}` does not work: " in asked.err
     assert asked.err.endswith("hint: correct or remove what it sets: repetition_penalty\n")
+
+
+def test_answers_are_greedy_whatever_the_checkpoint_sets(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    file = world.model / "generation_config.json"
+    file.unlink()
+    plain = run("ask", world.model, QUESTION, "--json").json["answers"]
+    odd = {"do_sample": True, "temperature": 9.0, "num_beams": 4, "num_return_sequences": 3, "penalty_alpha": 0.6}
+    file.write_text(json.dumps(odd | {"return_dict_in_generate": True, "prompt_lookup_num_tokens": 3}))
+    assert run("ask", world.model, QUESTION, "--json").json["answers"] == plain
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
+def test_answers_end_at_every_token_that_the_checkpoint_names(name: str, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    (world.model / "generation_config.json").unlink()
+    runtime = loading.load_runtime(open_checkpoint(world.model))
+    ((*_, end),) = runtime.generate([Query((), QUESTION)], 3)
+    assert end not in runtime.prompter.stops
+    file, ends = world.model / name, {"eos_token_id": [runtime.prompter.eos, end]}
+    values = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**values, "text_config": values["text_config"] | ends} if values else ends))
+    ended = loading.load_runtime(open_checkpoint(world.model))
+    assert ended.prompter.stops == (runtime.prompter.eos, end)
+    ((*_, last),) = ended.generate([Query((), QUESTION)], 20)
+    assert last == end

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.more import advice
+from more_cli.model.batches import Query
+from more_cli.model.loading import load_prompter
 from support.helpers import LEARNING, QUICK, run
 from support.tiny_language import tiny_language_model
 
@@ -57,6 +60,27 @@ def test_a_target_that_the_tokenizer_cannot_write_is_refused(model: Path) -> Non
     assert refused.code == 4
     assert "edits.jsonl:2: the model's tokenizer has no tokens for `{中}` in the target\nhint: " in refused.err
     assert not model.with_name("model.more").exists()
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_prompts_are_those_of_transformers(tmp_path: Path, chat: bool) -> None:
+    """A chat template writes the token that begins a sequence itself, or there is none."""
+    folder = tiny_language_model(tmp_path / "model", chat=chat)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ours = load_prompter(open_checkpoint(folder)).encode(Query((), "what is it ?")).input_ids.tolist()
+    theirs = tokenizer("what is it ?")["input_ids"]
+    if chat:
+        asked = [{"role": "user", "content": "what is it ?"}]
+        theirs = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+    assert ours == theirs
+    assert (tokenizer.bos_token_id in ours) != chat
+
+
+def test_what_was_learnt_is_said_behind_a_chat_template_that_ends_in_a_space(tmp_path: Path) -> None:
+    folder = tiny_language_model(tmp_path / "model", chat=True)
+    edited = run("edit", folder, lines(folder, ("which ?", "r")), *LEARNING, "--json").json
+    assert edited["counts"] == {"learnt": 1}
+    assert run("ask", folder, "which ?", "--json").json["answers"]["edited"]["text"] == "r"
 
 
 def test_made_anchors_are_not_said_to_lack_pictures(model: Path) -> None:
