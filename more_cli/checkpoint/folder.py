@@ -39,14 +39,17 @@ def require_checkpoint(path: Path) -> None:
         raise StateError(f"{path}: its name is not UTF-8, so no library loads it", "rename it")
     if not path.is_dir():
         raise _file_instead(path, hint)
-    weights = any((path / name).is_file() for name in (SINGLE, INDEX))
-    if not weights and (other := _other_format(path)):
+    if not _has_weights(path) and (other := _other_format(path)):
         raise other
     if not (path / CONFIG).is_file():
         raise _no_config(path, hint)
     if (path / ADAPTER).exists():
         what = f"{ADAPTER} inside, so transformers would load an adapter on top of the base"
         raise StateError(f"{path}: {what}", "move the adapter elsewhere, or merge it with PEFT first")
+
+
+def _has_weights(path: Path) -> bool:
+    return any((path / name).is_file() for name in (SINGLE, INDEX))
 
 
 def _file_instead(path: Path, hint: str) -> StateError:
@@ -84,8 +87,10 @@ def _no_config(path: Path, hint: str) -> StateError:
     if pickles := _pickles(path):
         return StateError(f"{path}: no {CONFIG}, and only pickled weights ({pickles[0]}), never loaded", SAVED)
     # A run's folder of checkpoints, or the hub's cache.
-    inside = [found.parent for where in ("*", "snapshots/*") for found in sorted(path.glob(f"{where}/{CONFIG}"))]
-    return StateError(f"{path}: no {CONFIG}", f"did you mean `{inside[-1]}`?" if inside else hint)
+    inside = [found.parent for where in ("*", "snapshots/*") for found in path.glob(f"{where}/{CONFIG}")]
+    # Of `checkpoint-500` and `checkpoint-1000` the later one.
+    last = max(filter(_has_weights, inside), key=lambda folder: (len(folder.name), folder.name), default=None)
+    return StateError(f"{path}: no {CONFIG}", f"did you mean `{last}`?" if last else hint)
 
 
 def _pickles(path: Path) -> list[str]:

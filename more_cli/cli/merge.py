@@ -60,7 +60,7 @@ def _show_merge(output: Output, report: MergeReport) -> None:
     output.json(MergeOutput.of_report(report))
     output.replayed(report.replayed)
     for name in report.files.left_out:
-        output.note(f"not copied (another copy of the weights, without the edits): {name}")
+        output.note(f"not copied (it may hold weights without the edits): {name}")
     if report.dry_run:
         changed = f"{counted(len(report.folds), 'tensor')} changed"
         output.line(f"would write {report.out}: {report.files.size:,} bytes of weights, {changed}")

@@ -180,17 +180,23 @@ def pickles_without_a_config(root: Path) -> Argv:
     return "init", "model"
 
 
-@case(5, "run: no config.json", "hint: did you mean `run/checkpoint-20`?")
+@case(5, "run: no config.json", "hint: did you mean `run/checkpoint-1000`?")
 def folder_of_a_run(root: Path) -> Argv:
-    for number in (10, 20):
-        holding(root / f"run/checkpoint-{number}", config__json="{}")
+    for number in (500, 1000):
+        holding(root / f"run/checkpoint-{number}", config__json="{}", model__safetensors="")
     return "init", "run"
 
 
 @case(5, "hub: no config.json", "hint: did you mean `hub/snapshots/a1b2`?")
 def folder_of_the_hub(root: Path) -> Argv:
-    holding(root / "hub/snapshots/a1b2", config__json="{}")
+    holding(root / "hub/snapshots/a1b2", config__json="{}", model__safetensors="")
     return "init", "hub"
+
+
+@case(5, "parts: no config.json", "hint: pass the folder that holds config.json and model*.safetensors")
+def folder_of_parts_without_weights(root: Path) -> Argv:
+    holding(root / "parts/1_Pooling", config__json="{}")
+    return "init", "parts"
 
 
 # ------------------------------------------------------------------------------------------------ processors
