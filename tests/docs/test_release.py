@@ -91,6 +91,9 @@ def test_the_test_workflow_runs_what_contributing_names_on_three_systems() -> No
     ran = "\n".join(step.get("run", "") for step in steps("test"))
     assert ".ci/run" in ran
     assert "pytest -n 2 -m fast" in ran
+    (torch,) = re.findall(r'"(torch>=[\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert f'"{torch}"' in ran
+    assert '--resolution lowest-direct -e ".[test]"' in ran
     assert "-m pytest -n 2 -m fast" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
