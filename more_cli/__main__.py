@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 
 
@@ -10,13 +9,13 @@ def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
     from more_cli.system.environment import open_streams, set_defaults
-    from more_cli.system.memory import search_late
+    from more_cli.system.memory import leave_garbage, search_late
 
     open_streams()
     set_defaults()
     search_late()
     code = main()
-    gc.freeze()  # at the end everything is freed anyway: no last search
+    leave_garbage()
     sys.exit(code)
 
 

@@ -23,7 +23,7 @@ def test_canonical_json_has_one_spelling() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"a": 1,}', "not JSON: .*, column 9"),
+        ('{"a": 1,}', "not JSON: .*, column [89]"),
         ('{"a": 1, "a": 2}', "field `a` is given twice"),
         ('{"a": NaN}', "NaN is not a finite number"),
         ('{"a": -Infinity}', "not a finite number"),

@@ -46,3 +46,13 @@ def search_late() -> None:
 
     gc.callbacks.append(searched)
     gc.set_threshold(FIRST, *older)
+
+
+def leave_garbage() -> None:
+    """Spare a process that ends its last search for garbage: the system takes all of its memory back.
+
+    Triton, which comes with torch for GPUs, counts what is left and prints thirty lines about leaks: where it
+    was imported, Python frees all objects as always.
+    """
+    if "triton" not in sys.modules:
+        gc.freeze()

@@ -1,11 +1,12 @@
-"""The first search for garbage comes late, the next ones do not."""
+"""The first search for garbage comes late, the next ones do not, and the last one does not come."""
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from more_cli.system.memory import FIRST, LATER, search_late
+from more_cli.system.memory import FIRST, LATER, leave_garbage, search_late
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +15,7 @@ def _restored() -> Iterator[None]:
     yield
     gc.set_threshold(*threshold)
     gc.callbacks[:] = callbacks
+    gc.unfreeze()
 
 
 def test_only_the_first_search_is_put_off() -> None:
@@ -24,3 +26,13 @@ def test_only_the_first_search_is_put_off() -> None:
     gc.collect(0)
     assert gc.get_threshold() == (LATER, *older)
     assert len(gc.callbacks) == callbacks
+
+
+def test_a_process_that_ends_leaves_its_garbage_unless_triton_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.unfreeze()
+    monkeypatch.setitem(sys.modules, "triton", sys)
+    leave_garbage()
+    assert gc.get_freeze_count() == 0
+    monkeypatch.delitem(sys.modules, "triton")
+    leave_garbage()
+    assert gc.get_freeze_count() > 0
