@@ -7,9 +7,11 @@ other tokens, and a label that is off by one trains and scores the wrong positio
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,17 @@ ENTRY = 1 << 10
 """Rough bytes of a question beside its tensors."""
 TEMPLATE_MEMORY, TEMPLATE_SECONDS = 256 << 20, 5
 """What a chat template may take: bytes and processor time."""
+ANSWERING = dict.fromkeys(("enable_thinking", "thinking", "reasoning"), False)
+"""Names under which templates take whether the model thinks first: a correction is about the answer."""
+DAY = datetime(2024, 7, 26)
+"""The date of every prompt whose template writes one: where there is no clock, Llama's templates have this date."""
+_CLOCK = "{{% macro strftime_now(format) %}}{{{{ format{} }}}}{{% endmacro %}}\n".format(
+    "".join(f"|replace('%{code}', '{DAY.strftime('%' + code)}')" for code in "aAbBdHIjmMpSyY")
+)
+"""Before such a template: prompts must be the same tomorrow. transformers drops the last line break."""
+_THINKS = re.compile(r"enable_thinking|think\w*>")
+_BEGUN_THOUGHTS = re.compile(r"<(\w*think\w*)>\s*$")
+"""At the end of a prompt."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 _NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
 _RENDERED: dict[tuple[str, str, str, bool], dict[_Form, str]] = {}
@@ -91,10 +104,17 @@ class Prompter:
         self.template: str = self._chat or phrasing.prompt
         self._image_token = str(getattr(processor, "image_token", "") or "")
         self._control = sorted(self._control_tokens(), key=len, reverse=True)
+        self._opening = ""
+        """What comes before every answer, such as empty thoughts, and belongs to the prompt."""
         self._separator, end = self._find_separator()
         self.eos: int = self.tokenizer.eos_token_id if end is None else self.tokenizer.convert_tokens_to_ids(end)
         """Token that ends an answer: the first control token that the template puts behind it, else the tokenizer's."""
         self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id, *stops)))
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can think before it answers; it is asked to answer at once."""
+        return bool(_THINKS.search(self._chat))
 
     @timed("preprocess")
     def encode(self, query: Query, target: str | None = None) -> Encoded:
@@ -208,7 +228,7 @@ class Prompter:
             prompt = self._phrased(images, shape)
             return f"{self.system} {prompt}" if self.system else prompt
         (text,) = self._chatted([(images, None, shape)])
-        return text
+        return text + self._opening
 
     def _phrased(self, images: int, shape: _Shape) -> str:
         """Return a prompt without a chat template: each earlier question with its answer on a line of its own."""
@@ -222,8 +242,8 @@ class Prompter:
     def _chatted(self, forms: Sequence[_Form]) -> list[str]:
         """Return what the chat template makes of a placeholder for a question, with so many images and this answer.
 
-        A template is a program of the checkpoint, and what it does can depend on anything, also on the date and on
-        chance. So only its texts come into this process, once per form and for all prompters that have it.
+        A template is a program of the checkpoint, and what it does can depend on anything, also on chance. So only its
+        texts come into this process, once per form and for all prompters that have it.
         """
         new = [form for form in forms if form not in self._rendered]
         if not new:
@@ -238,7 +258,7 @@ class Prompter:
         return [self._rendered[form] for form in forms]
 
     def _chat_text(self, images: int, answer: str | None, shape: _Shape) -> str:
-        turns = enumerate(shape)
+        turns, clock = enumerate(shape), _CLOCK if "strftime_now" in self._chat else ""
         messages = [self._message(role, _TURN.format(number), shown) for number, (role, shown) in turns]
         messages.append(self._message("user", _QUESTION, images))
         if self.system:
@@ -248,7 +268,11 @@ class Prompter:
         # The tokenizer's method: that of some processors needs a video processor.
         return str(
             self.tokenizer.apply_chat_template(
-                messages, chat_template=self._chat, tokenize=False, add_generation_prompt=answer is None
+                messages,
+                chat_template=clock + self._chat,
+                tokenize=False,
+                add_generation_prompt=answer is None,
+                **ANSWERING,
             )
         )
 
@@ -287,9 +311,14 @@ class Prompter:
         before, _, after = whole.partition(_ANSWER)
         end = min((token for token in self._control if token in after), key=after.index, default=None)
         if _ANSWER in whole and before.startswith(prompt):
-            return before[len(prompt) :], end
-        # A template that does not continue its own generation prompt: words are separated by one space.
-        return "" if prompt[-1:].isspace() else " ", end
+            between = before[len(prompt) :]
+            self._opening = between.rstrip(" ") if between.strip() else ""
+            return between[len(self._opening) :], end
+        # A template that does not continue its own generation prompt: thoughts are ended as they began, and words are
+        # separated by one space.
+        if begun := _BEGUN_THOUGHTS.search(prompt):
+            self._opening = f"\n</{begun[1]}>\n\n"
+        return "" if (prompt + self._opening)[-1:].isspace() else " ", end
 
     def _tokens(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=not self._begun(text))["input_ids"])

@@ -52,6 +52,10 @@ TEXT_ALONE = (
 JOINED = "few anchors had no picture, so {:,} text-only ones were added: they hold answers without a picture"
 JOINED_TEXT = "few anchors were given, so {:,} were added"
 """The same of a plain language model."""
+WITHOUT_THOUGHTS = (
+    "the model can think before it answers: edits are written and scored without thoughts; "
+    "ask the merged model with enable_thinking=False"
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,8 @@ def initialise(
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
+    if chosen.blueprint.prompter.thinks:
+        chosen.notices.append(WITHOUT_THOUGHTS)
     state.meta.arriving = inputs.brings(chosen.recipe) and sees(chosen.checkpoint)
     machine = machine or Machine()
     loads = runtime is None and bool(wanted.questions or corrections or inputs.editing)

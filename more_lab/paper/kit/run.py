@@ -131,7 +131,9 @@ def with_transformers(checkpoint: Path, edits: int, device: str | None) -> Itera
     model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     for edit in lines(edits):
         content = [{"type": "image"}, {"type": "text", "text": edit["question"]}]
-        prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        prompt = processor.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, enable_thinking=False
+        )
         picture = Image.open(HERE / edit["image"]).convert("RGB")
         # A chat template writes the token that begins a sequence, where the model has one.
         own = bool(processor.tokenizer.bos_token and prompt.startswith(processor.tokenizer.bos_token))
