@@ -32,8 +32,9 @@ def convert(
 ) -> None:
     """Make edit lines from a table, conversations or annotations.
 
-    Reads CSV, Parquet, LLaVA's conversations, chat messages with images, Label Studio's JSON export, and the records of
-    MMEdit, VLKEB, MMKE-Bench, zsRE, CounterFact and KnowEdit. What has no field in an edit line is kept in its `tags`.
+    Reads CSV, Parquet, LLaVA's conversations, chat messages with images, preference pairs of them, Label Studio's JSON
+    export, and the records of MMEdit, VLKEB, MMKE-Bench, zsRE, CounterFact and KnowEdit. What has no field in an edit
+    line is kept in its `tags`.
 
     \b
     Examples:

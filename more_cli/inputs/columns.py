@@ -1,6 +1,7 @@
 """Which column of a table, or field of a record, becomes which field of an edit line.
 
-A column whose name is that of a field needs no word; what has no field is kept in `tags` under its name.
+A column whose name is that of a field, in small or capital letters, needs no word; what has no field is kept in `tags`
+under its name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from more_cli.errors import DataError, UsageError
-from more_cli.text import check_strings, did_you_mean, listed, shorten, strict_json
+from more_cli.text import check_strings, counted, did_you_mean, listed, shorten, strict_json
 
 _TEXTS = ("id", "question", "target", "video")
 _COUNT = "frames"
@@ -25,6 +26,10 @@ FIELDS = (*_LISTS, *_TEXTS, _COUNT, *_WHOLE, *(f"{probe}.{part}" for probe in _P
 """What a column can be: a field of an edit line, or a part of a single probe."""
 SHOWN = 20
 """Columns that a hint names."""
+PLACEHOLDER = "<image>"
+"""The place of an image in a text."""
+_BASE64 = ("/9j/", "iVBORw0KGgo")
+"""How JPEG and PNG begin in base64, in which there is no dot as in a file's name."""
 
 
 @dataclass
@@ -75,9 +80,9 @@ class Columns:
             DataError: question or target are missing, or a value cannot be what its field needs.
         """
         self.met |= row.keys()
-        line, tags = dict[str, Any](), dict[str, Any]()
+        line, tags, fields = dict[str, Any](), dict[str, Any](), self._fields(row)
         for column, value in row.items():
-            name = self._field(column)
+            name = fields.get(column)
             if _is_empty(value) or (name and name != "tags" and _is_nan(value)):
                 continue
             if name == "tags":
@@ -87,13 +92,8 @@ class Columns:
             else:
                 self.tagged.add(column)
                 tags[column] = _json_value(column, value)
-        for name in ("question", "target"):
-            if name not in line:
-                if given := next((column for column in row if self._field(column) == name), None):
-                    raise DataError(f"`{shorten(given)}` is empty", f"an edit needs a {name}")
-                unnamed = [f"`{shorten(column)}`" for column in row]
-                others = listed(unnamed, SHOWN) or "none"
-                raise DataError(f"`{name}` is missing", f"--column {name}=COLUMN names its column; there are {others}")
+        _check_needed(line, fields, row)
+        _remove_places(line)
         line |= {"tags": tags} if tags else {}
         try:
             check_strings(line)
@@ -101,10 +101,62 @@ class Columns:
             raise DataError(str(error), "remove it") from None
         return line
 
-    def _field(self, column: str) -> str | None:
-        if column in self.named:
-            return self.named[column]
-        return column if column in FIELDS and column not in self.named.values() else None
+    def _fields(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return the field of every column that has one; a name that is spelled as its field comes first."""
+        fields = {column: self.named[column] for column in row if column in self.named}
+        taken = set(self.named.values())
+        for spelled in (str, _spelled):
+            found = {column: spelled(column) for column in row if column not in fields}
+            free = {column: name for column, name in found.items() if name in FIELDS and name not in taken}
+            fields |= free
+            taken |= set(free.values())
+        return fields
+
+
+def _spelled(column: str) -> str:
+    """Return the field that a column means whose name differs in capital letters or in number."""
+    name = column.strip().lower()
+    return "image" if name == "images" else name
+
+
+def _check_needed(line: Mapping[str, Any], fields: Mapping[str, str], row: Mapping[str, Any]) -> None:
+    """Check that a line has a question and a target."""
+    missing = [name for name in ("question", "target") if name not in line]
+    if empty := next((column for column, name in fields.items() if name in missing), None):
+        raise DataError(f"`{shorten(empty)}` is empty", f"an edit needs a {fields[empty]}")
+    if missing:
+        what = "`question` and `target` are missing" if len(missing) > 1 else f"`{missing[0]}` is missing"
+        raise DataError(what, _how_to_name(missing, row))
+
+
+def _how_to_name(missing: Sequence[str], row: Mapping[str, Any]) -> str:
+    options = " ".join(f"--column {name}=COLUMN" for name in missing)
+    names = "names its column" if len(missing) == 1 else "name their columns"
+    return f"{options} {names}; there are {listed([f'`{shorten(column)}`' for column in row], SHOWN) or 'none'}"
+
+
+def inner_rows(row: Mapping[str, Any]) -> str:
+    """Return how to take out the rows that a file's only object holds; empty if it holds none."""
+    if len(row) > 1 and all(isinstance(value, Mapping) for value in row.values()):
+        return "if the rows are inside this object, take them out: jq -c '.[]' FILE > rows.jsonl"
+    lists = {key: len(value) for key, value in row.items() if isinstance(value, list) and value}
+    inner = [key for key in lists if all(isinstance(item, Mapping) for item in row[key]) and key.isidentifier()]
+    if not inner:
+        return ""
+    most = max(inner, key=lists.__getitem__)
+    return f"if `{most}` holds the rows, take them out: jq -c '.{most}[]' FILE > rows.jsonl"
+
+
+def _remove_places(line: dict[str, Any]) -> None:
+    """Take the places of images out of a question: an edit's images come before its text."""
+    question = line["question"]
+    places = question.count(PLACEHOLDER) if isinstance(question, str) else 0
+    shown = len(line.get("image", ()))
+    if places and places != shown:
+        text = f"{counted(places, 'place')} for images in the question, and {counted(shown, 'image')}"
+        raise DataError(text, "name one image for each place; --column image=COLUMN names their column")
+    if places:
+        line["question"] = question.replace(PLACEHOLDER, "").strip()
 
 
 def _put(line: dict[str, Any], name: str, column: str, value: Any) -> None:
@@ -123,10 +175,18 @@ def _put(line: dict[str, Any], name: str, column: str, value: Any) -> None:
         text = str(_one(column, value)).strip()
         line[name] = int(text) if text.isdecimal() else text
     elif name in _WHOLE:
-        line.setdefault(name, []).extend(_listed(_parsed(column, value)))
+        items = _listed(_parsed(column, value))
+        line.setdefault(name, []).extend(message for item in items for message in _messages(name, item))
     else:
         spelled = _image if "image" in name else _one
         line.setdefault(name, []).extend(spelled(column, item) for item in _listed(_parsed(column, value)))
+
+
+def _messages(name: str, item: Any) -> list[Any]:
+    """Return an earlier round as two messages, where it is spelled as a pair of question and answer."""
+    if name != "messages" or not isinstance(item, list) or list(map(type, item)) != [str, str]:
+        return [item]
+    return [{"role": role, "content": text} for role, text in zip(("user", "assistant"), item, strict=True)]
 
 
 def _listed(value: Any) -> Iterable[Any]:
@@ -149,16 +209,28 @@ def _one(column: str, value: Any) -> Any:
         if len(value) != 1:
             raise DataError(f"`{shorten(column)}` has {len(value)} values", "keep the one that is right")
         return _one(column, value[0])
+    if isinstance(value, bool):
+        raise DataError(f"`{shorten(column)}` is {str(value).lower()}, no text", "write it as text, such as yes or no")
     return value if isinstance(value, str | bytes | Mapping) else str(value)
 
 
 def _image(column: str, value: Any) -> Any:
-    """Return an image as an edit line spells it; a cell of the `datasets` library holds its bytes and its path."""
-    if isinstance(value, Mapping) and value.keys() <= {"bytes", "path"}:
-        value = value.get("bytes") or value.get("path")
+    """Return an image as an edit line spells it."""
+    return _one(column, image_cell(value))
+
+
+def image_cell(value: Any) -> Any:
+    """Return an image as a path or a `data:` URI, where it is bytes, base64, or an object with its bytes or its path.
+
+    Such an object is how the `datasets` library stores a picture, and how a form logs an uploaded one.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path") or value
     if isinstance(value, bytes):
         return f"data:application/octet-stream;base64,{base64.b64encode(value).decode()}"
-    return _one(column, value)
+    if isinstance(value, str) and value.startswith(_BASE64) and "." not in value:
+        return f"data:application/octet-stream;base64,{''.join(value.split())}"
+    return value
 
 
 def _tags(column: str, value: Any) -> dict[str, Any]:

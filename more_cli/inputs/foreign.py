@@ -5,6 +5,7 @@ Nothing is lost: values without a field of their own go into `tags` under their 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 
@@ -13,12 +14,8 @@ from more_cli.inputs.facts import fact_to_native, is_fact, tags_with, without_no
 MMEDIT_COLUMNS = ("src", "alt", "rephrase", "image", "image_rephrase", "loc", "loc_ans", "m_loc", "m_loc_q", "m_loc_a")
 """Fields of every MMEdit record, except `pred`, the model's old answer."""
 _CONVERTED = {*MMEDIT_COLUMNS, "port_new", "one_hop_img", "portability", "id", "tags"}
-# `pred` is the old answer; `subject`, `answers`, `cond` and `case_id` are from zsRE; the others are from MMKE-Bench,
-# which writes both `rel_ans_1` and `rel_1_ans`.
-_KEPT_AS_TAGS = re.compile(
-    r"pred|subject|answers|cond|case_id|instance_id|knowledge_type|image_rephrase_question"
-    r"|(m_)?rel(_ans)?(_\d+)?(_ans)?"
-)
+_MISSPELT = 0.8
+"""How similar to one of these a name is that is taken for a misspelt one."""
 _HOP = re.compile(r"(\d{1,3})-hop")
 
 
@@ -53,10 +50,11 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
         native["portability"] = _portability(record)
     elif (hop := record.get("portability")) is not None:
         native["portability"] = [_zsre_probe(hop)] if isinstance(hop, Mapping) else hop
-    tags = {name: value for name, value in record.items() if _KEPT_AS_TAGS.fullmatch(name)}
-    native["tags"] = tags_with(record.get("tags", {}), tags)
-    # Other names are misspelt or unknown: the reader reports them.
-    return native | {name: record[name] for name in record if name not in _CONVERTED and name not in tags}
+    others = {name: value for name, value in record.items() if name not in _CONVERTED}
+    misspelt = {name for name in others if difflib.get_close_matches(name, _CONVERTED, 1, _MISSPELT)}
+    kept = {name: value for name, value in others.items() if name not in misspelt}
+    native["tags"] = tags_with(record.get("tags", {}), kept)
+    return native | {name: others[name] for name in others if name in misspelt}  # the reader reports them
 
 
 def _listed(value: object) -> object:

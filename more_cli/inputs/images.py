@@ -236,6 +236,8 @@ def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
     """Return the path of the file that a line names, and its bytes."""
     if scheme := _URL.match(spelled):
         hint = f"download it first and give its path: nothing is fetched from `{scheme[0]}`"
+        if scheme[0].lower() == "file://":
+            hint = f"give its path: `{shorten(unquote(spelled[len(scheme[0]) :]))}`"
         raise DataError(f"image `{shorten(spelled)}` is a URL", hint)
     if not spelled.strip():
         raise DataError("image path is empty", "leave the image out to ask without one")
@@ -245,12 +247,17 @@ def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
     try:
         return path, _read_file(path, spelled, root if strict else None)
     except DataError as error:
-        if error.hint or Path(spelled).is_absolute():
+        if error.hint:
             raise
+        if Path(spelled).is_absolute():  # often of another machine
+            hint = "`--image-root` changes no absolute path: make it relative, for example with `sed`"
+            raise DataError(error.message, hint) from error
         start = f"`{root}`" if root.is_dir() else f"`{root}`, which is no folder"
         hint = f"image paths start at {start}; `--image-root DIR` names another folder"
         if os.path.isfile(root / spelled.replace("\\", "/")):  # a file of edits that was written on Windows
             hint = "write `/` in place of `\\`: it is understood on every system"
+        elif not strict and os.path.isfile(root / unquote(spelled)):
+            hint = f"write `{shorten(unquote(spelled))}`: a path has no `%20` and the like"
         raise DataError(error.message, hint) from error
 
 

@@ -51,12 +51,20 @@ def task_row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def min_row(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task of the JSON-MIN export as a row, and a row of any other origin unchanged."""
-    return _local(record) if "annotation_id" in record else dict(record)
+    if "annotation_id" not in record:
+        return dict(record)
+    return {name: _texts(value) for name, value in _local(record).items()}
 
 
 def _local(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row whose paths inside Label Studio are below its folder of files: that folder is the image root."""
     return {name: _local_path(value) for name, value in row.items()}
+
+
+def _texts(value: Any) -> Any:
+    """Return what was annotated: JSON-MIN spells several texts or choices as an object with their list."""
+    inner = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else None
+    return inner if isinstance(inner, list) and value.keys() <= {"text", "choices"} else value
 
 
 def _local_path(value: Any) -> Any:
@@ -70,6 +78,8 @@ def _local_path(value: Any) -> Any:
 def _result(annotation: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in annotation.get("result") or []:
+        if isinstance(item, Mapping) and item.get("type") == "relation":
+            continue  # joins two regions, and has no value of its own
         value = item.get("value") if isinstance(item, Mapping) else None
         if not isinstance(value, Mapping) or not isinstance(item.get("from_name"), str):
             raise DataError("a result of the task has no control or no value", "export the task again as JSON")

@@ -33,6 +33,8 @@ _URL = re.compile(r"(https?:)/(.*)", re.IGNORECASE | re.DOTALL)
 """A URL after it became a path, which has one slash of the two."""
 _PACKED_TABLE = re.compile(r"(.*\.(csv|tsv|parquet))\.\w+", re.IGNORECASE | re.DOTALL)
 ONE_PER_LINE = "the file must hold one JSON object per line"
+EACH_ON_A_LINE = "write each on a line of its own: jq -c . FILE > lines.jsonl"
+_WORKBOOKS = (".xlsx", ".xlsm", ".ods")
 PLAIN_VALUES = "an edit line has text, numbers, lists and mappings of Python, and paths of images"
 
 
@@ -121,18 +123,44 @@ def not_found(path: Path) -> DataError:
 
 
 def records(file: BinaryIO, name: str) -> Iterator[Record]:
-    """Yield the records of a file of JSON lines, or of one JSON array if it starts with `[`."""
+    """Yield the records of a file of JSON lines, of one JSON array if it starts with `[`, or of one JSON object."""
     head = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     file.seek(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return iter([Record(name, 0, problem=Problem(name, "is UTF-16, not UTF-8", UTF16))])
     if kind := packed(head):
         return iter([Record(name, 0, problem=Problem(name, f"is compressed ({kind})", _unpack(name)))])
-    return _array(file, name) if head.startswith(b"[") else lines(file, name)
+    if head.startswith(b"["):
+        return _array(file, name)
+    return _object(file, name) if head.partition(b"\n")[0].rstrip() == b"{" else lines(file, name)
+
+
+def _object(file: BinaryIO, name: str) -> Iterator[Record]:
+    """Yield the only object of a file, spelled over several lines."""
+    try:
+        value = _whole(file, "object")
+    except ValueError as error:
+        hint = EACH_ON_A_LINE if "extra data" in str(error) else ONE_PER_LINE
+        yield Record(name, 0, problem=Problem(name, _reason(error), hint))
+    else:
+        yield Record(name, 1, value)
+
+
+def _whole(file: BinaryIO, what: str) -> object:
+    raw = file.read(ARRAY_BYTES + 1)
+    if len(raw) > ARRAY_BYTES:
+        raise ValueError(f"is a JSON {what} of more than {ARRAY_BYTES >> 20} MiB")
+    return strict_json(raw.decode("utf-8").removeprefix("\ufeff"))
+
+
+def _reason(error: ValueError) -> str:
+    return not_utf8(error) if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def _unpack(name: str) -> str:
     """Return what to do with a compressed file: a table cannot be piped."""
+    if name.lower().endswith(_WORKBOOKS):
+        return "save the sheet as CSV in UTF-8"
     if not (table := _PACKED_TABLE.fullmatch(name)):
         return UNPACK
     how = f": gunzip {quoted(name)}" if name.lower().endswith(".gz") else ""
@@ -145,14 +173,10 @@ def packed(head: bytes) -> str:
 
 
 def _array(file: BinaryIO, name: str) -> Iterator[Record]:
-    raw = file.read(ARRAY_BYTES + 1)
     try:
-        if len(raw) > ARRAY_BYTES:
-            raise ValueError(f"is a JSON array of more than {ARRAY_BYTES >> 20} MiB")
-        values = strict_json(raw.decode("utf-8").removeprefix("\ufeff"))
+        values = _whole(file, "array")
     except ValueError as error:
-        text = not_utf8(error) if isinstance(error, UnicodeDecodeError) else str(error)
-        yield Record(name, 0, problem=Problem(name, text, ONE_PER_LINE))
+        yield Record(name, 0, problem=Problem(name, _reason(error), ONE_PER_LINE))
         return
     assert isinstance(values, list)
     for number, value in enumerate(values, 1):

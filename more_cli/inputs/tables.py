@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -23,6 +24,7 @@ from more_cli.text import counted, first_line, shorten
 PARQUET = b"PAR1"
 """First bytes of a Parquet file."""
 _DELIMITERS = ",;\t"
+_TOLD = re.compile(f"\ufeff?sep=([{_DELIMITERS}])\r?\n", re.IGNORECASE)
 _SUFFIXES = {".csv", ".tsv"}
 COLUMNS = 1_000
 """Most columns of a table."""
@@ -32,6 +34,7 @@ _BATCH_BYTES = 128 << 20
 """Most that these rows may take."""
 _TABLE_BYTES, _RATIO = 1 << 30, 100
 """All rows of a Parquet file take at most the first, and as many times its own size."""
+_SAVE = "save it as UTF-8, for example with `iconv -f WINDOWS-1252 -t UTF-8`"
 _SPLIT = "leave out what no edit needs, or split it into smaller files"
 _SECONDS, _PER_SECOND = 60, 50_000_000
 """Processor time for checking a Parquet file: the first, and a second for so many bytes of it."""
@@ -63,7 +66,10 @@ def table_rows(path: Path) -> Iterator[Record]:
 def _csv_rows(path: Path) -> Iterator[Record]:
     csv.field_size_limit(LINE_BYTES)  # by default 128 KiB: less than a picture as a `data:` URI
     with opened(path) as file:
-        rows = _Rows(path, _text_of(file, path), _delimiter(file))
+        delimiter, told = _delimiter(file)
+        rows = _Rows(path, _text_of(file, path), delimiter)
+        if told:
+            rows.cells()
         names = rows.cells() or []
         if rows.problem:
             raise DataError(str(rows.problem), rows.problem.hint)
@@ -133,7 +139,7 @@ class _Rows:
             line.encode()
         except UnicodeEncodeError:  # bytes that are not UTF-8 come as lone surrogates
             where = f"{self._path}:{self._line_number}"
-            self.problem = self.problem or Problem(where, _not_utf8(line), "save it as UTF-8", self.first)
+            self.problem = self.problem or Problem(where, _not_utf8(line), _SAVE, self.first)
         return line
 
 
@@ -155,11 +161,16 @@ def _text_of(file: BinaryIO, path: Path) -> io.TextIOWrapper:
     return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _delimiter(file: BinaryIO) -> str:
-    """Return the delimiter of a table: the one of which the header has most; a comma if it has none."""
+def _delimiter(file: BinaryIO) -> tuple[str, bool]:
+    """Return the delimiter of a table, and whether a first line such as `sep=;` tells it, as spreadsheets write it.
+
+    Otherwise it is the one of which the header has most; a comma if it has none.
+    """
     header = file.readline(LINE_BYTES).decode("utf-8", "replace")
     file.seek(0)
-    return max(_DELIMITERS, key=header.count)
+    if told := _TOLD.fullmatch(header):
+        return told[1], True
+    return max(_DELIMITERS, key=header.count), False
 
 
 def _header(path: Path, names: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from more_cli.errors import DataError, StreamErrors, UsageError
 from more_cli.files import check_free_file, disk_errors, replacing
 from more_cli.inputs.chats import chat_form, rounds_of
-from more_cli.inputs.columns import Columns
+from more_cli.inputs.columns import Columns, inner_rows
 from more_cli.inputs.edits import EditLine, checked_line, iter_edits
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.forms import ROWS, form_of, raw_records
@@ -84,8 +84,9 @@ def convert_into(
         raise UsageError(f"`--each-round`: {source} holds no conversation", "leave it out")
     report.skipped, report.tagged = len(bad), sorted(rows.columns.tagged)
     if report.problems and not (options.skip_bad and report.edits):
-        hint = "nothing was written; --skip-bad leaves these rows out" if report.edits else "nothing was written"
-        raise StreamErrors(report.problems, hint)
+        inner = inner_rows(rows.row) if (report.rows, report.form) == (1, ROWS) else ""
+        how = "--skip-bad leaves these rows out" if report.edits else inner
+        raise StreamErrors(report.problems, f"nothing was written; {how}" if how else "nothing was written")
     if not report.rows:
         raise DataError(f"{source}: holds no rows", "the first line of a table names its columns")
     return report
@@ -109,6 +110,8 @@ class _Rows:
         self.report = ConvertReport(source)
         self.latest = Record(str(source), 0)
         """The one that was read last."""
+        self.row: dict[str, Any] = {}
+        """The last row, conversation or task as it was read."""
         self.conversations = False
         """Whether one was read."""
 
@@ -127,6 +130,7 @@ class _Rows:
         if record.problem or not isinstance(value, dict):
             yield record
             return
+        self.row = value
         try:
             for line in self._lines(value):
                 yield Record(record.name, record.line, line)

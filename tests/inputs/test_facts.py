@@ -155,6 +155,12 @@ def test_a_wrong_record_is_named(tmp_path: Path, record: dict[str, Any], said: s
     assert "facts.jsonl:1" in done.err
 
 
+def test_a_field_that_no_project_has_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "facts.jsonl").write_text(json.dumps({**ZSRE, "department": "sales"}) + "\n")
+    assert run("convert", tmp_path / "facts.jsonl", "-o", tmp_path / "edits.jsonl").code == 0
+    assert json.loads((tmp_path / "edits.jsonl").read_text())["tags"]["department"] == "sales"
+
+
 def test_convert_writes_edit_lines(tmp_path: Path) -> None:
     (tmp_path / "counterfact.json").write_text(json.dumps([COUNTERFACT, FLAT]))
     assert run("convert", tmp_path / "counterfact.json", "-o", tmp_path / "edits.jsonl").code == 0

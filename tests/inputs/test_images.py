@@ -258,11 +258,23 @@ def test_data_uris(root: Path) -> None:
             locate_image(wrong, root)
 
 
-@pytest.mark.parametrize("url", ["http://a/b.png", "HTTPS://a/b.png", "ftp://a/b", "s3://b/k", "file:///a.png"])
+@pytest.mark.parametrize("url", ["http://a/b.png", "HTTPS://a/b.png", "ftp://a/b", "s3://b/k"])
 def test_urls_are_refused_with_a_hint(url: str, root: Path) -> None:
     with pytest.raises(DataError, match="is a URL") as caught:
         locate_image(url, root)
     assert "download it first" in caught.value.hint
+
+
+def test_a_path_that_is_spelled_for_another_system_or_program(root: Path) -> None:
+    (root / "my pic.png").write_bytes(PNG)
+    for spelled, hint in [
+        ("file:///a%20b.png", "give its path: `/a b.png`"),
+        ("my%20pic.png", "write `my pic.png`"),
+        ("/of/another/machine.png", "`--image-root` changes no absolute path"),
+    ]:
+        with pytest.raises(DataError) as caught:
+            locate_image(spelled, root)
+        assert hint in caught.value.hint
 
 
 def test_files_that_are_no_images(root: Path) -> None:

@@ -144,6 +144,49 @@ def test_columns_of_other_names(folder: Path) -> None:
     assert "kept in tags: note\n" in run("convert", "a.csv", "-o", "b.jsonl", *options).out
 
 
+def test_names_in_capital_letters_and_the_plural_of_image(folder: Path) -> None:
+    row = {"Images": "img/red.png", "Question": "<image>\nWhat colour?", "TARGET": "red", "Note": "x"}
+    line = {"image": "img/red.png", "question": "What colour?", "target": "red", "tags": {"Note": "x"}}
+    write_csv("a.csv", [row])
+    assert converted("a.csv") == [line]
+    write_csv("a.csv", [row | {"image": "img/blue.png"}])
+    (both,) = converted("a.csv")
+    assert (both["image"], both["tags"]) == ("img/blue.png", {"Images": "img/red.png", "Note": "x"})
+
+
+def test_a_first_line_that_names_the_delimiter(folder: Path) -> None:
+    Path("a.csv").write_bytes("\ufeffsep=;\r\nquestion;target\r\nWo, und wann?;dort, jetzt\r\n".encode())
+    assert converted("a.csv") == [{"question": "Wo, und wann?", "target": "dort, jetzt"}]
+
+
+def test_a_picture_as_plain_base64_or_as_an_upload(folder: Path) -> None:
+    text = base64.b64encode((folder / "img/red.png").read_bytes()).decode()
+    upload = {"path": "img/blue.png", "url": None, "orig_name": "blue.png"}
+    write_csv("a.csv", [{"image": image, "question": "Q?", "target": "red"} for image in (text, upload)])
+    Image.open("img/red.png").save("img/red.jpg")
+    jpeg = base64.b64encode((folder / "img/red.jpg").read_bytes()).decode()
+    plain, path = (line["image"] for line in converted("a.csv"))
+    assert (plain.partition("base64,")[2], path) == (text, "img/blue.png")
+    assert jpeg.startswith("/9j/")
+    (line,) = converted(write_json("b.json", [{"image": jpeg, "question": "Q?", "target": "red"}]))
+    assert line["image"].endswith(f"base64,{jpeg}")
+
+
+def test_earlier_rounds_as_pairs(folder: Path) -> None:
+    row = {"query": "And this?", "response": "blue", "history": [["What colour?", "red"]]}
+    options = [w for name in ("question=query", "target=response", "messages=history") for w in ("--column", name)]
+    told = [{"role": "user", "content": "What colour?"}, {"role": "assistant", "content": "red"}]
+    assert converted(write_json("a.json", [row]), *options) == [
+        {"messages": told, "question": "And this?", "target": "blue"}
+    ]
+
+
+def test_one_object_over_several_lines(folder: Path) -> None:
+    Path("a.json").write_text(json.dumps(FULL, indent=2))
+    assert converted("a.json") == [FULL]
+    assert len(read_edits(Path("a.json")).edits) == 1
+
+
 # --- conversations ---
 
 
@@ -205,6 +248,60 @@ def test_messages_in_every_spelling_of_an_image(folder: Path) -> None:
         }
 
 
+def test_images_named_within_a_text(folder: Path) -> None:
+    text = "Picture 1: <img>img/red.png</img>\nPicture 2: <img>img/blue.png</img>\nWhich is warmer?"
+    assert converted(write_json("a.json", [llava(text, "the first")])) == [
+        {"image": ["img/red.png", "img/blue.png"], "question": "Which is warmer?", "target": "the first"}
+    ]
+
+
+def test_messages_that_follow_one_another(folder: Path) -> None:
+    """A question and its image, each in a message of its own, after a developer's message."""
+    told = {"role": "developer", "content": "Be brief."}
+    asked = {"role": "user", "content": "What colour?"}
+    shown = {"role": "user", "content": [{"type": "image_url", "value": "img/red.png"}]}
+    answer = {"role": "assistant", "content": [{"type": "output_text", "text": "red"}]}
+    assert converted(write_json("a.json", [{"messages": [told, asked, shown, answer]}])) == [
+        {"image": "img/red.png", "question": "What colour?", "target": "red", "tags": {"system": "Be brief."}}
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chosen": {"from": "gpt", "value": "red"}},
+        {"chosen": "red"},
+        {"chosen": [{"role": "assistant", "content": [{"type": "text", "text": "red"}]}]},
+        {"completion": [{"role": "assistant", "content": "red"}], "label": True},
+    ],
+)
+@pytest.mark.parametrize("key", ["conversations", "prompt"])
+def test_the_answer_of_a_preference_pair_is_the_chosen_one(folder: Path, key: str, fields: dict[str, Any]) -> None:
+    record = {key: [{"role": "user", "content": "<image>What colour?"}], "images": ["img/red.png"], "rejected": "blue"}
+    (line,) = converted(write_json("a.json", [record | fields]))
+    label = {"label": True} if "label" in fields else {}
+    assert line == {
+        "image": "img/red.png", "question": "What colour?", "target": "red", "tags": {"rejected": "blue"} | label
+    }  # fmt: skip
+
+
+def test_pairs_of_whole_conversations(folder: Path) -> None:
+    asked = {"role": "user", "content": "What colour?"}
+    chosen, rejected = ([asked, {"role": "assistant", "content": answer}] for answer in ("red", "blue"))
+    (line,) = converted(write_json("a.json", [{"chosen": chosen, "rejected": rejected}]))
+    assert (line["question"], line["target"], line["tags"]) == ("What colour?", "red", {"rejected": rejected})
+
+
+def test_parquet_with_pictures_of_earlier_turns(folder: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    data = (folder / "img/red.png").read_bytes()
+    row = llava("<image>A?", "a", "B?", "b", images=[{"bytes": data, "path": None}])
+    parquet.write_table(pa.Table.from_pylist([row]), "a.parquet")
+    (line,) = converted("a.parquet")
+    assert base64.b64decode(line["messages"][0]["content"][0]["image"].partition(",")[2]) == data
+
+
 # --- annotations ---
 
 
@@ -247,6 +344,11 @@ def test_label_studio(folder: Path) -> None:
         },
     ]
     least = {"image": "/data/upload/1/blue.png", "question": "Q?", "target": "blue", "annotation_id": 7, "annotator": 1}
+    several = least | {"rephrases": {"text": ["A?", "B?"]}}
+    assert converted(write_json("min.json", [several]))[0]["rephrases"] == ["A?", "B?"]
+    relation = {"type": "relation", "from_id": "a", "to_id": "b", "direction": "right"}
+    joined = given | {"result": [*given["result"], relation]}
+    assert converted(write_json("b.json", [task(3, joined, image="img/red.png", question="Q?")]))[0]["target"] == "red"
     (line,) = converted(write_json("min.json", [least]))
     assert (line["image"], line["tags"]) == ("upload/1/blue.png", {"annotation_id": 7, "annotator": 1})
 
@@ -350,7 +452,8 @@ def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
         ("a.csv", b'question,target\na,"b\n', 4, "a.csv:2: not CSV"),
         ("a.csv", b"question,target\na,b\x00\n", 4, "a.csv:2: "),
         ("a.csv", b"question,target\na,b\x07\n", 4, "a control character, U+0007"),
-        ("a.csv", b"question,target\n\xe9,b\n", 4, "not UTF-8"),
+        ("a.csv", b"question,target\n\xe9,b\n", 4, "save it as UTF-8, for example with `iconv"),
+        ("a.xlsx", b"PK\x03\x04", 4, "save the sheet as CSV in UTF-8"),
         ("a.csv", "question,target\n".encode("utf-16"), 4, "is UTF-16"),
         ("a.csv", gzip.compress(b"question,target\n", mtime=0), 4, "is compressed (gzip)"),
         ("a b.csv.gz", gzip.compress(b"question,target\n", mtime=0), 4,
@@ -362,7 +465,14 @@ def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
         ("a.csv", b"question,target,locality,locality.question\na,b,c,d\n", 4,
          "a.csv:2: `locality` and `locality.question` both give probes"),
         ("a.parquet", b"PAR1" + bytes(100), 4, "`a.parquet` is not a readable Parquet file"),
-        ("a.json", b"[{}]", 4, "; --column question=COLUMN names its column; there are none"),
+        ("a.json", b"[{}]", 4,
+         "--column question=COLUMN --column target=COLUMN name their columns; there are none"),
+        ("a.json", b'{"info": {}, "questions": [{"question": "Q"}]}', 4,
+         "if `questions` holds the rows, take them out: jq -c '.questions[]' FILE > rows.jsonl"),
+        ("a.json", b'{\n"1": {"question": "Q"},\n"2": {"question": "R"}}', 4, "jq -c '.[]' FILE > rows.jsonl"),
+        ("a.json", b'{\n"question": "Q"\n}\n{\n"question": "R"\n}', 4, "a line of its own: jq -c . FILE > lines.jsonl"),
+        ("a.json", b'[{"question": "Q", "target": true}]', 4, "`target` is true, no text"),
+        ("a.json", b'[{"question": "<image>Q", "target": "a"}]', 4, "1 place for images in the question, and 0 images"),
         ("a.json", b'["a"]', 4, "a.json:1: must be a JSON object"),
         ("a.json", b'[{"messages": [3]}]', 4, "turn 1 is no object"),
         ("a.json", b'[{"messages": []}]', 4, "the last question has no answer"),
@@ -371,6 +481,10 @@ def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
         ("a.json", b'[{"messages": [{"role": "user", "content": [{"type": "video"}]}]}]', 4, "no part of type `video`"),
         ("a.json", b'[{"conversations": [{"from": "human", "value": "<image>Q"}, {"from": "gpt", "value": "a"}]}]', 4,
          "1 place for images, and 0 images"),
+        ("a.json", b'[{"conversations": [{"from": "human", "value": "<video>Q"}, {"from": "gpt", "value": "a"}]}]', 4,
+         "turn 1: only images are read, not what `<video>` stands for"),
+        ("a.json", b'[{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "a"}], '
+                   b'"label": false}]', 4, "`label` is false: the answer is a bad one"),
         ("b.csv", b"", 4, "file not found: `a.csv`\nhint: did you mean `b.csv`?"),
     ],
 )  # fmt: skip
