@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from more_cli.errors import DataError, UsageError
-from more_cli.text import check_strings, counted, did_you_mean, listed, shorten, strict_json
+from more_cli.text import check_strings, counted, did_you_mean, listed, quoted, shorten, strict_json
 
 _TEXTS = ("id", "question", "target", "video")
 _COUNT = "frames"
@@ -28,6 +29,8 @@ SHOWN = 20
 """Columns that a hint names."""
 PLACEHOLDER = "<image>"
 """The place of an image in a text."""
+_PICTURE_FILE = re.compile(r"[^\n]+\.(?:jpe?g|png|webp|gif|bmp|tiff?|ppm)", re.IGNORECASE)
+_FILE = "file://"
 _BASE64 = ("/9j/", "iVBORw0KGgo")
 """How JPEG and PNG begin in base64, in which there is no dot as in a file's name."""
 
@@ -93,6 +96,7 @@ class Columns:
                 self.tagged.add(column)
                 tags[column] = _json_value(column, value)
         _check_needed(line, fields, row)
+        _check_pictures(line, {column: value for column, value in row.items() if column not in fields})
         _remove_places(line)
         line |= {"tags": tags} if tags else {}
         try:
@@ -127,6 +131,16 @@ def _check_needed(line: Mapping[str, Any], fields: Mapping[str, str], row: Mappi
     if missing:
         what = "`question` and `target` are missing" if len(missing) > 1 else f"`{missing[0]}` is missing"
         raise DataError(what, _how_to_name(missing, row))
+
+
+def _check_pictures(line: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Refuse a row without an image where a column that is no field names one: it would become a text-only edit."""
+    if line.keys() & {"image", "video", "messages"}:
+        return
+    for column, value in others.items():
+        if isinstance(value, str) and _PICTURE_FILE.fullmatch(value):
+            hint = f"say --column image={quoted(column)}, or --column tags={quoted(column)} to keep it as a tag"
+            raise DataError(f"`{shorten(column)}` names a picture, and the row has no image", hint)
 
 
 def _how_to_name(missing: Sequence[str], row: Mapping[str, Any]) -> str:
@@ -220,7 +234,7 @@ def _image(column: str, value: Any) -> Any:
 
 
 def image_cell(value: Any) -> Any:
-    """Return an image as a path or a `data:` URI, where it is bytes, base64, or an object with its bytes or its path.
+    """Return an image as a path or a `data:` URI; it may be bytes, base64, a `file://` path, or an object with one.
 
     Such an object is how the `datasets` library stores a picture, and how a form logs an uploaded one.
     """
@@ -228,6 +242,8 @@ def image_cell(value: Any) -> Any:
         value = value.get("bytes") or value.get("path") or value
     if isinstance(value, bytes):
         return f"data:application/octet-stream;base64,{base64.b64encode(value).decode()}"
+    if isinstance(value, str) and value[: len(_FILE)].lower() == _FILE:
+        return value[len(_FILE) :]
     if isinstance(value, str) and value.startswith(_BASE64) and "." not in value:
         return f"data:application/octet-stream;base64,{''.join(value.split())}"
     return value

@@ -366,6 +366,9 @@ def _hint(problems: list[Problem]) -> str:
     return "; ".join(hints[:HINTS])
 
 
+OTHER_NAMES = (
+    "`more convert FILE -o edits.jsonl --column question=COLUMN --column target=COLUMN` reads lines of other names"
+)
 LineModel = TypeVar("LineModel", bound=BaseModel)
 EDITS_INSTEAD = (
     "an edit line, where a question is wanted (`question`, `image`, `answer`); `more eval` without --probes asks what "
@@ -388,6 +391,8 @@ def checked_line(record: Record, model: type[LineModel]) -> LineModel | list[Pro
         return model.model_validate(value)
     except ValidationError as error:
         known, hint = list(model.model_fields), EDITS_INSTEAD if model is ProbeLine and "target" in value else ""
+        if model is EditLine and not value.keys() & {"question", "target"}:
+            hint = OTHER_NAMES
         return [record.wrong(explain(detail, known), hint) for detail in error.errors(include_url=False)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from more_cli.inputs.facts import fact_to_native, is_fact, tags_with, without_none
 
@@ -51,10 +52,15 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
     elif (hop := record.get("portability")) is not None:
         native["portability"] = [_zsre_probe(hop)] if isinstance(hop, Mapping) else hop
     others = {name: value for name, value in record.items() if name not in _CONVERTED}
-    misspelt = {name for name in others if difflib.get_close_matches(name, _CONVERTED, 1, _MISSPELT)}
+    misspelt = {name for name in others if _is_misspelt(name)}
     kept = {name: value for name, value in others.items() if name not in misspelt}
     native["tags"] = tags_with(record.get("tags", {}), kept)
     return native | {name: others[name] for name in others if name in misspelt}  # the reader reports them
+
+
+@lru_cache(1_000)
+def _is_misspelt(name: str) -> bool:
+    return bool(difflib.get_close_matches(name, _CONVERTED, 1, _MISSPELT))
 
 
 def _listed(value: object) -> object:

@@ -172,6 +172,34 @@ def test_a_picture_as_plain_base64_or_as_an_upload(folder: Path) -> None:
     assert line["image"].endswith(f"base64,{jpeg}")
 
 
+def test_a_picture_in_a_column_of_another_name_is_not_lost(folder: Path) -> None:
+    write_csv("a.csv", [{"image path": "img/red.png", "question": "Q?", "target": "red"}])
+    said = (
+        "a.csv:2: `image path` names a picture, and the row has no image; say --column image='image path', or --column"
+    )
+    assert_refused(run("convert", "a.csv", "-o", "b.jsonl"), 4, said)
+    (line,) = converted("a.csv", "--column", "image=image path")
+    assert line["image"] == "img/red.png"
+    (line,) = converted("a.csv", "--column", "tags=image path")
+    assert "image" not in line
+
+
+def test_a_file_uri_is_a_path(folder: Path) -> None:
+    asked = {"role": "user", "content": [{"type": "image", "image": f"file://{folder}/img/red.png"}]}
+    asked["content"].append({"type": "text", "text": "Q?"})
+    (line,) = converted(write_json("a.json", [{"messages": [asked, {"role": "assistant", "content": "red"}]}]))
+    assert line["image"] == "img/red.png"
+
+
+def test_edit_says_how_lines_of_other_names_are_read(folder: Path) -> None:
+    world = World(folder / "world", text_layers=1)
+    write_json("a.json", [{"text": "Is there a cup?", "label": "yes"}])
+    said = (
+        "hint: `more convert FILE -o edits.jsonl --column question=COLUMN --column target=COLUMN` reads lines of other "
+    )
+    assert_refused(run("edit", world.model, "a.json", "--dry-run"), 4, said)
+
+
 def test_earlier_rounds_as_pairs(folder: Path) -> None:
     row = {"query": "And this?", "response": "blue", "history": [["What colour?", "red"]]}
     options = [w for name in ("question=query", "target=response", "messages=history") for w in ("--column", name)]
