@@ -35,7 +35,7 @@ _READ = ("image_sizes", "batch_num_images")
 """Inputs whose values a model reads before its vision tower runs: they keep their values."""
 _COUNTING = (
     *("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens", "num_image_tokens"),
-    *("image_seq_length", "image_token"),
+    *("image_seq_length", "num_query_tokens", "image_token"),
 )
 """What decides how many image tokens a processor puts into a prompt."""
 _PIXELS = "pixel_values"
@@ -111,7 +111,8 @@ def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
     The model runs without values, so one whose shapes depend on values is not checked. `path` is for messages.
 
     Raises:
-        StateError: the processor fails, makes images of another size, or puts in another number of image tokens.
+        StateError: the processor fails, makes images of another size, or puts in another number of image tokens; or
+            config.json does not name the image token.
     """
     if not prompter.family.sees:
         return
@@ -120,7 +121,8 @@ def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
     except DataError:  # longer than the context, for example: a matter of each question
         return
     except (*_FAILURES, IndexError, RuntimeError) as error:
-        hint = f"{_OWN_FILES}; is `patch_size` missing in {_PROCESSOR}?"
+        lacks = ", ".join(f"`{key}`" for key in _COUNTING if getattr(prompter.processor, key, key) is None)
+        hint = f"{_OWN_FILES}; {_PROCESSOR} lacks {lacks}" if lacks else _OWN_FILES
         raise StateError(f"`{path}`: the processor fails on an image: {_reason(error)}", hint) from None
     tried = _tried(model, sample, prompter.eos)
     size = _tower_size(model)
@@ -128,11 +130,17 @@ def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
         made = _spelled(sample.extras[_PIXELS].shape[-2:])
         what = f"makes images of {made} pixels, the vision tower in config.json takes {_spelled(size)}"
         raise StateError(f"`{path / _image_file(path)}` {what}", _OWN_FILES)
-    if tried.features is not None:
-        tokens = int((sample.input_ids == getattr(model.config, "image_token_id", -1)).sum())
+    token = getattr(model.config, "image_token_id", -1)
+    if token is None:
+        hint = f"set `image_token_index` there and `num_query_tokens` in {_PROCESSOR}, as in newer revisions"
+        raise StateError(f"`{path / 'config.json'}` does not say which token stands for an image", hint)
+    tokens = int((sample.input_ids == token).sum())
+    # A Q-Former's model takes a prompt without image tokens, and then does not see the image.
+    if tried.features is not None or (token >= 0 and not tokens):
         what = f"the processor puts {counted(tokens, 'image token')} into a prompt, the model in config.json"
+        has = "needs them" if tried.features is None else f"has {tried.features}"
         keys = ", ".join(f"`{key}`" for key in _COUNTING if hasattr(prompter.processor, key))
-        raise StateError(f"`{path}`: {what} has {tried.features}", f"compare {keys} in {_PROCESSOR} with config.json")
+        raise StateError(f"`{path}`: {what} {has}", f"compare {keys} in {_PROCESSOR} with config.json")
 
 
 @dataclass

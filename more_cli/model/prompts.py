@@ -107,9 +107,13 @@ class Prompter:
         self._opening = ""
         """What comes before every answer, such as empty thoughts, and belongs to the prompt."""
         self._separator, end = self._find_separator()
-        self.eos: int = self.tokenizer.eos_token_id if end is None else self.tokenizer.convert_tokens_to_ids(end)
-        """Token that ends an answer: the first control token that the template puts behind it, else the tokenizer's."""
-        self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id, *stops)))
+        own = self.tokenizer.eos_token_id
+        self.eos: int = (
+            self.tokenizer.convert_tokens_to_ids(end) if end else own if own in stops or not stops else stops[0]
+        )
+        """Token that ends an answer: the first control token that the template puts behind it, else the tokenizer's, or
+        another one if plain `generate` goes on after that: BLIP-2 with OPT ends at a line break."""
+        self.stops = tuple(dict.fromkeys((self.eos, own, *stops)))
 
     @property
     def thinks(self) -> bool:

@@ -313,6 +313,18 @@ def test_an_answer_ends_as_the_template_ends_it(family: str, end: str, tmp_path:
     assert prompter.stops == (prompter.eos, processor.tokenizer.eos_token_id)
 
 
+def test_without_a_template_an_answer_ends_where_generate_ends() -> None:
+    """BLIP-2 with OPT: its tokenizer ends at `</s>`, but its settings of generation only at a line break."""
+    processor = FAMILIES["blip-2"].processor()
+    own, family = processor.tokenizer.eos_token_id, family_of("blip-2")
+    assert Prompter(processor, family).eos == own
+    assert Prompter(processor, family, stops=[9, own]).eos == own
+    ends = Prompter(processor, family, stops=[9, 8])
+    assert ends.eos == 9
+    assert ends.stops == (9, own, 8)
+    assert ends.encode(Query((), "What is it?"), "a dog").input_ids[-1] == 9
+
+
 @pytest.mark.parametrize("recorded", [1, 3])
 def test_gradients_and_keys_are_those_of_plain_torch(runtime: Runtime, pictures, recorded: int) -> None:
     """Also where a family flattens its tokens, packs its images, or merges patches inside the tower."""

@@ -186,9 +186,36 @@ def test_another_number_of_image_tokens_than_the_model_has_features(
     assert f"`{option}`" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["blip-2", "blip-2 t5"])
+def test_a_prompt_without_image_tokens_is_refused_where_the_model_would_not_see_the_image(
+    tmp_path: Path, name: str
+) -> None:
+    """Published before transformers gave a Q-Former's features places in the prompt."""
+    family(tmp_path, name, lambda whole: {key: value for key, value in whole.items() if key != "num_query_tokens"})
+    said = "the processor puts 0 image tokens into a prompt, the model in config.json needs them"
+    with pytest.raises(StateError, match=re.escape(f"`{tmp_path}`: {said}")) as caught:
+        fit(tmp_path)
+    assert "`num_query_tokens`" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["blip-2", "instructblip"])
+def test_a_config_that_names_no_image_token(tmp_path: Path, name: str) -> None:
+    config = family(tmp_path, name) / "config.json"
+    whole = json.loads(config.read_text())
+    del whole["image_token_index"]
+    config.write_text(json.dumps(whole))
+    with pytest.raises(StateError, match=re.escape(f"`{config}` does not say which token stands for an image")) as no:
+        fit(tmp_path)
+    assert "set `image_token_index` there and `num_query_tokens` in processor_config.json" in no.value.hint
+
+
 def test_a_processor_that_fails_on_an_image(tmp_path: Path) -> None:
     """Published before transformers kept the size of patches with the processor."""
     family(tmp_path, "llava", lambda whole: whole | {"patch_size": None})
     with pytest.raises(StateError, match="the processor fails on an image: unsupported operand") as caught:
         fit(tmp_path)
-    assert "is `patch_size` missing in processor_config.json?" in caught.value.hint
+    assert caught.value.hint.endswith("processor_config.json lacks `patch_size`")
+    family(tmp_path / "q-former", "instructblip", lambda whole: whole | {"num_query_tokens": None})
+    with pytest.raises(StateError, match="the processor fails on an image: can't multiply") as caught:
+        fit(tmp_path / "q-former")
+    assert caught.value.hint.endswith("processor_config.json lacks `num_query_tokens`")
