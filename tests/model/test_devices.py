@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,25 +21,43 @@ from more_cli.store.state import load_state
 from support.helpers import QUICK, World, run
 from support.paths import ROOT, TESTS
 
+DEVICES = {"here": "cpu", "there": "elsewhere:0"}
 needs_accelerate = pytest.mark.skipif(find_spec("accelerate") is None, reason="the extra `large` is not installed")
 
 
-@pytest.mark.skipif(
+needs_another_device = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this release of torch takes no device from Python",
 )
-def test_sites_on_two_devices_are_edited_as_on_one(tmp_path: Path) -> None:
+
+
+def report_of(script: str, *arguments: object) -> Any:
+    """Run a script of tests/support in a process of its own, and return what its last line says."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)])}
-    command = [sys.executable, str(TESTS / "support" / "two_devices.py"), str(tmp_path)]
+    command = [sys.executable, str(TESTS / "support" / script), *map(str, arguments)]
     found = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert found.returncode == 0, found.stderr[-2000:]
-    report = json.loads(found.stdout.splitlines()[-1])
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+@needs_another_device
+def test_sites_on_two_devices_are_edited_as_on_one(tmp_path: Path) -> None:
+    report = report_of("two_devices.py", tmp_path)
     assert report["places"]["text.2.down_proj"] == "elsewhere:0 elsewhere:0"
     assert report["places"]["text.3.down_proj"] == "cpu cpu"
     assert report["places"]["projector.linear_1"] == "cpu cpu"
     assert all(report["written"].values())
     assert max(report["gaps"].values()) < 1e-5
     assert report["on"] == ["cpu"]
+
+
+@needs_another_device
+@pytest.mark.slow
+def test_every_command_runs_on_another_device_and_ends_as_on_the_cpu(tmp_path: Path) -> None:
+    """An operation on tensors of two devices ends one, as on a GPU."""
+    here, there = (report_of("on_device.py", tmp_path / name, device) for name, device in DEVICES.items())
+    assert there == here
+    assert {*there.values()} <= {0, 3}, there
 
 
 @pytest.fixture

@@ -6,13 +6,17 @@ copies cross over. It is set up for the whole process, and torch then prefers it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils import _device
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _CROSSING = (torch.ops.aten._to_copy, torch.ops.aten.copy_)
+_MADE_HERE = ("arange", "as_tensor", "eye", "linspace", "tensor")
+"""Functions of torch that make a tensor on no device written in Python."""
 _held: list[torch.library.Library] = []
 
 
@@ -33,6 +37,22 @@ class Elsewhere(torch.Tensor):
     def __init__(self, held: torch.Tensor, device: torch.device) -> None:
         self.held = held
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Elsewhere:
+        return Elsewhere(self.held.clone(), self.device)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.held, spec)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.unbind(0))
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"elsewhere({self.held})"
+
+    def tolist(self) -> Any:
+        """Return its numbers."""
+        return self.held.tolist()
+
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(function, args, kwargs or {})
@@ -44,7 +64,22 @@ def set_up() -> torch.device:
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda function, *args, **kwargs: _run(function, args, kwargs), "PrivateUse1")
     _held.append(library)
+    _device._device_constructors()  # remembers torch's own functions, for `with torch.device("meta")`
+    for name in _MADE_HERE:
+        setattr(torch, name, _moved(getattr(torch, name)))
     return torch.device("elsewhere:0")
+
+
+def _moved(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a function that makes a tensor in main memory and brings it to the device."""
+
+    def made(*args: Any, **named: Any) -> torch.Tensor:
+        device = named.get("device")
+        if device is None or torch.device(device).type != "elsewhere":
+            return make(*args, **named)
+        return make(*args, **named | {"device": "cpu"}).to(device)
+
+    return made
 
 
 def _run(function: Any, args: Any, kwargs: Any) -> Any:
