@@ -23,6 +23,7 @@ from more_cli.clock import Every
 from more_cli.editors.base import EditRequest
 from more_cli.errors import DataError, StateError, StreamErrors
 from more_cli.evaluation.probes import may_not_fit, probes_of
+from more_cli.inputs.columns import PLACEHOLDER
 from more_cli.inputs.edits import Edit, EditStream, check_edits, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
 from more_cli.inputs.images import ImageStore
@@ -502,6 +503,8 @@ class EditCheck:
         """Locality probes so far."""
         self._anchors_too = 0
         """Of these, those that are anchors too."""
+        self._with_placeholder = 0
+        """Edits whose question has the placeholder of an image in it."""
 
     @cached_property
     def prompter(self) -> Prompter:
@@ -531,6 +534,7 @@ class EditCheck:
         """Return why an edit does not fit, or None; the length of a system prompt is not counted."""
         if refused := self._refused(edit):
             return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
+        self._with_placeholder += PLACEHOLDER in edit.question
         self._probes += len(edit.locality)
         self._anchors_too += sum(identity(probe) in self.anchors for probe in edit.locality)
         for probe in probes_of(edit):
@@ -548,10 +552,14 @@ class EditCheck:
         return None
 
     def notes(self) -> list[str]:
-        """Return how many locality probes of the checked edits will not be scored, if any."""
-        if not self._anchors_too:
-            return []
-        return [f"{anchors_too(self._anchors_too, self._probes)}, which `more eval` leaves out"]
+        """Return what is odd about the checked edits: probes that are not scored, placeholders in questions."""
+        notes = []
+        if self._anchors_too:
+            notes.append(f"{anchors_too(self._anchors_too, self._probes)}, which `more eval` leaves out")
+        if self._with_placeholder:
+            many = counted(self._with_placeholder, "question")
+            notes.append(f"{many} with `{PLACEHOLDER}` in the text: it is read as text, only `image` shows a picture")
+        return notes
 
     def _refused(self, edit: Edit) -> tuple[str, str] | None:
         """Return why the model cannot be asked this edit or one of its locality probes, with a hint."""

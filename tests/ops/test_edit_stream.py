@@ -80,6 +80,14 @@ def test_an_edit_that_was_there_already_has_its_line_too(world: World, tmp_path:
     assert (end["applied"], end["skipped"]) == (1, 2)
 
 
+def test_a_placeholder_in_a_question_is_noted(world: World) -> None:
+    """As LLaVA's files have it: `more convert` takes it out."""
+    world.write([{"image": "img/red.png", "question": "<image>\nwhat is it ?", "target": "r"}], "placed.jsonl")
+    checked = world.edit("--dry-run", edits=world.root / "placed.jsonl")
+    assert checked.code == 0
+    assert "1 question with `<image>` in the text: it is read as text, only `image` shows a picture" in checked.err
+
+
 def test_problems_have_lines_of_their_own(world: World, tmp_path: Path) -> None:
     bad = line(1, image="img/none.png")
     _, (first, problem, third, end) = streamed(
