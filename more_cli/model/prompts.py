@@ -107,13 +107,8 @@ class Prompter:
         self._opening = ""
         """What comes before every answer, such as empty thoughts, and belongs to the prompt."""
         self._separator, end = self._find_separator()
-        own = self.tokenizer.eos_token_id
-        self.eos: int = (
-            self.tokenizer.convert_tokens_to_ids(end) if end else own if own in stops or not stops else stops[0]
-        )
-        """Token that ends an answer: the first control token that the template puts behind it, else the tokenizer's, or
-        another one if plain `generate` goes on after that: BLIP-2 with OPT ends at a line break."""
-        self.stops = tuple(dict.fromkeys((self.eos, own, *stops)))
+        self.eos = self._end_of_answer(end, stops)
+        self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id, *stops)))
 
     @property
     def thinks(self) -> bool:
@@ -323,6 +318,14 @@ class Prompter:
         if begun := _BEGUN_THOUGHTS.search(prompt):
             self._opening = f"\n</{begun[1]}>\n\n"
         return "" if (prompt + self._opening)[-1:].isspace() else " ", end
+
+    def _end_of_answer(self, control: str | None, stops: Sequence[int]) -> int:
+        """Return the token that ends an answer: the template's, else the tokenizer's."""
+        if control is not None:
+            return int(self.tokenizer.convert_tokens_to_ids(control))
+        own = int(self.tokenizer.eos_token_id)
+        # Plain `generate` goes on behind an end that the checkpoint does not name: BLIP-2 with OPT ends at a line break.
+        return own if own in stops or not stops else stops[0]
 
     def _tokens(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=not self._begun(text))["input_ids"])

@@ -251,5 +251,6 @@ def _features(model: Any, sample: Encoded) -> int:
         return 0
     patch = getattr(vision, "patch_size", None) or 14
     area = math.prod(patch) if isinstance(patch, list | tuple) else patch**2
-    width = getattr(vision, "hidden_size", None) or getattr(vision, "embed_dim", 0)
+    # Qwen2-VL names its vision tower's width `embed_dim`, and the text model's `hidden_size`.
+    width = getattr(vision, "embed_dim", None) or getattr(vision, "hidden_size", 0)
     return int(2 * model.dtype.itemsize * width * pixels.numel() // (3 * area))

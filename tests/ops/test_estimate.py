@@ -8,7 +8,9 @@ from torch import nn
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import ResourceError
+from more_cli.inputs.images import grey_image
 from more_cli.model.activations import Activations
+from more_cli.model.batches import Query
 from more_cli.model.loading import load_blueprint
 from more_cli.model.machine import Machine
 from more_cli.ops import estimate as module
@@ -17,6 +19,7 @@ from more_cli.ops.plan import plan
 from more_cli.store.state import load_meta
 from more_cli.store.target import locate
 from support.helpers import QUICK, World, run, run_as_typed
+from support.paths import DATA
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +134,17 @@ def test_longer_sequences_wider_sites_and_more_samples_take_more(world: World) -
     assert part(of(world, "rank=4"), "sites") < part(result, "sites")
     assert of(world, anchors=100).samples == result.samples + 8
     assert part(of(world, anchors=100), "images") > part(result, "images")
+
+
+def test_features_are_as_wide_as_the_vision_tower() -> None:
+    """Of Qwen2-VL its config names this width `embed_dim`."""
+    checkpoint = open_checkpoint(DATA / "qwen2_vl")
+    blueprint = load_blueprint(checkpoint)
+    vision, sample = blueprint.model.config.vision_config, blueprint.prompter.encode(Query((grey_image(),), "what ?"))
+    assert vision.embed_dim < vision.hidden_size
+    patches = len(sample.extras["pixel_values"]) * vision.temporal_patch_size
+    expected = 2 * blueprint.model.dtype.itemsize * vision.embed_dim * patches
+    assert module._features(blueprint.model, sample) == expected
 
 
 def test_samples_are_split_into_parts_of_limited_memory(world: World, monkeypatch) -> None:
