@@ -54,8 +54,8 @@ def copy_patched(
     returns a patch for all or some of the tensors `keys`. A tensor is overwritten as soon as its part of the shard is
     copied; comparing starts when no more writes to the shard are pending. Rows of a tensor are patched in order, few at
     a time. `on_bytes` receives the bytes copied so far and the total. With `link`, a shard without any of the `keys`
-    becomes a hard link in `out` where that is possible, and no byte is copied. Other copies of the weights, hidden and
-    linked folders and dead links are not copied.
+    becomes a hard link in `out` where that is possible, and no byte is copied. Other copies of the weights,
+    a training run's `checkpoint-N`, hidden and linked folders and dead links are not copied.
 
     Raises:
         StateError: An unknown tensor, a patch beyond the `keys`, or a byte of the copy that is not the base's.
@@ -120,8 +120,8 @@ def _sort_files(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
             if not file.is_dir():
                 ours = file.is_file() and (not stale or name in (INDEX, *checkpoint.shards))
                 (copied if ours else left).append(name)
-            # Linked folders are not entered: they may lead back up.
-            elif file.name.startswith(".") or file.name in _OTHER_WEIGHT_FOLDERS or file.is_symlink():
+            # Linked folders are not entered: they may lead back up. A training run's checkpoint-500 is another model.
+            elif file.name.startswith((".", "checkpoint-")) or file.name in _OTHER_WEIGHT_FOLDERS or file.is_symlink():
                 left.append(f"{name}/")
             else:
                 todo.append(file)
