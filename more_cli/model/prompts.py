@@ -324,7 +324,7 @@ class Prompter:
         if control is not None:
             return int(self.tokenizer.convert_tokens_to_ids(control))
         own = int(self.tokenizer.eos_token_id)
-        # Plain `generate` goes on behind an end that the checkpoint does not name: BLIP-2 with OPT ends at a line break.
+        # Plain `generate` goes on behind an end that the checkpoint does not name: BLIP-2 with OPT ends at line breaks.
         return own if own in stops or not stops else stops[0]
 
     def _tokens(self, text: str) -> list[int]:
