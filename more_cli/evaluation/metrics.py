@@ -22,6 +22,8 @@ from more_cli.model.scored import Scored
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b(?=\s+\S)")
 """Articles that stand before a word: the last word of `vitamin A` is none."""
+_FINAL = ".!?,;:。、؟،؛।"
+"""Punctuation that does not count at the end of an answer, in its narrow forms: NFKC leaves no wide ones."""
 RANKS = 10
 """Most likely tokens that MMEdit compares, rank by rank: a swap of two of them counts twice."""
 RESAMPLES = 1000
@@ -54,9 +56,12 @@ class Estimate:
 
 
 def normalise(text: str) -> str:
-    """Return text as answers are compared: NFKC, case-folded, without articles, extra spaces or a final stop."""
-    folded = unicodedata.normalize("NFKC", text).casefold().strip().rstrip(".!?,;:")
-    return " ".join(_ARTICLES.sub(" ", folded).split())
+    """Return text as answers are compared: NFKC, case-folded, without articles, extra spaces or a final stop.
+
+    Of an answer that is only punctuation all counts: `?` is neither `!` nor no answer.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold().strip()
+    return " ".join(_ARTICLES.sub(" ", folded.rstrip(_FINAL) or folded).split())
 
 
 def of_targets(scored: Scored) -> dict[str, list[float]]:

@@ -85,7 +85,7 @@ class _Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     question: Text
-    """the question"""
+    """the question; spaces and line breaks at its ends are dropped"""
     image: Images = []
     """path, `data:` URI or a list of them, relative to the file or `--image-root`; left out for a text-only question.
     URLs are refused: nothing is fetched"""
@@ -125,15 +125,17 @@ class EditLine(_Asked):
     """One line of an edits file, as a user writes it."""
 
     target: Annotated[str, AfterValidator(_target)]
-    """the answer it should get, at most 2,000 characters"""
+    """the answer it should get, at most 2,000 characters; spaces and line breaks at its ends are dropped"""
     id: Id | None = None
     """name in the ledger; by default a hash of images, question and target"""
     rephrases: list[Text] = []
     """other wordings that should get the same answer; scored, never trained on"""
     image_rephrases: list[str] = []
-    """other images that should get the same answer; scored, never trained on"""
+    """other images that should get the same answer; scored, never trained on. Each takes the place of all images of the
+    question; those of earlier turns stay"""
     locality: list[LocalityProbe] = []
-    """questions whose answers must not move; without an answer the base's own counts"""
+    """questions whose answers must not move: `eval` compares with what the base says. Only presets of published sources
+    compare with `answer`, if there is one"""
     portability: list[PortabilityProbe] = []
     """questions that follow from the edit; scored, never trained on. `hop`: steps of reasoning"""
     tags: Annotated[dict[str, Any], BeforeValidator(_as_tags)] = {}

@@ -87,7 +87,7 @@ class ProbeEntry(Strict):
     images: list[Sha256] = Field([], exclude_if=lambda images: not images)
     """those of its images in order, if it has several"""
     answer: str | None = None
-    """the answer; of locality without one, the base's counts"""
+    """the answer that was given; locality compares with what the base says"""
     hop: int | None = None
     """portability: steps of reasoning"""
     turns: Turns = Field([], exclude_if=lambda turns: not turns)

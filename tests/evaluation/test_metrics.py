@@ -103,10 +103,22 @@ def test_positions_without_a_target_do_not_count() -> None:
         ("3+4", "3+4"),
         ("Hepatitis A", "hepatitis a"),
         ("the", "the"),
+        ("東京タワー。", "東京タワー"),
+        ("はい！", "はい"),
+        ("نعم؟", "نعم"),
+        ("हाँ।", "हाँ"),
+        (" ? ", "?"),
     ],
 )
 def test_answers_are_compared_without_articles_case_and_final_punctuation(text: str, expected: str) -> None:
     assert metrics.normalise(text) == expected
+
+
+def test_an_answer_of_punctuation_alone_is_not_any_other_and_not_none() -> None:
+    for answer in ("", "!", "...", "yes"):
+        found = metrics.of_generated(answer, "?", stops=True)
+        assert (found["gen_exact"], found["gen_contains"]) == (0.0, 0.0), answer
+    assert metrics.of_generated("?", "?", stops=True)["gen_exact"] == 1.0
 
 
 def test_a_proportion_has_wilsons_interval() -> None:
