@@ -31,6 +31,8 @@ PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ
 UNPACK = "unpack it first; gzip can be piped: zcat FILE | more edit MODEL -"
 _URL = re.compile(r"(https?:)/(.*)", re.IGNORECASE | re.DOTALL)
 """A URL after it became a path, which has one slash of the two."""
+_SPREAD = re.compile(rb'\{\s*\n\s*"')
+"""The start of an object that is spelled over several lines; a line that was cut off is followed by another object."""
 _PACKED_TABLE = re.compile(r"(.*\.(csv|tsv|parquet))\.\w+", re.IGNORECASE | re.DOTALL)
 ONE_PER_LINE = "the file must hold one JSON object per line"
 EACH_ON_A_LINE = "write each on a line of its own: jq -c . FILE > lines.jsonl"
@@ -132,7 +134,7 @@ def records(file: BinaryIO, name: str) -> Iterator[Record]:
         return iter([Record(name, 0, problem=Problem(name, f"is compressed ({kind})", _unpack(name)))])
     if head.startswith(b"["):
         return _array(file, name)
-    return _object(file, name) if head.partition(b"\n")[0].rstrip() == b"{" else lines(file, name)
+    return _object(file, name) if _SPREAD.match(head) else lines(file, name)
 
 
 def _object(file: BinaryIO, name: str) -> Iterator[Record]:
