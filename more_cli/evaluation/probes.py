@@ -103,8 +103,9 @@ LONG_TEXT = 256
 
 def may_not_fit(probe: Probe, family: Family) -> bool:
     """Return whether a model of this family might not take a probe, so that it must be encoded to know."""
-    text = probe.query.question + (probe.target or "")
-    return len(text.encode()) >= LONG_TEXT or family.refuses(len(probe.query.images), alone=True) is not None
+    text, images = probe.query.question + (probe.target or ""), probe.query.images
+    narrow = any(image.narrow for image in images)
+    return narrow or len(text.encode()) >= LONG_TEXT or family.refuses(len(images), alone=True) is not None
 
 
 def probes_of(edit: Edit) -> Iterator[Probe]:

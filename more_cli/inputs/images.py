@@ -18,7 +18,7 @@ import stat
 import warnings
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -42,6 +42,8 @@ MAX_PLAYED = 1_600_000_000
 """Pixels of a video's frames together: all that come before one are decoded too."""
 MAX_TAKEN = 2 * MAX_PIXELS
 """Pixels of the frames that are taken of it: they are in memory together."""
+NARROW = 50
+"""Ratio of its sides from which on some model's processor may not take an image; Qwen-VL's limit is 200."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Raster formats that Pillow decodes itself, without starting another program."""
 
@@ -73,6 +75,8 @@ class ImageSource:
     """SHA-256 of the file's bytes, 64 hex digits."""
     data: bytes | None = field(default=None, repr=False, compare=False)
     """The bytes themselves for a `data:` URI."""
+    narrow: bool = field(default=False, repr=False, compare=False)
+    """Whether it was seen to be `NARROW` when it was checked."""
 
     def read(self) -> bytes:
         """Return the bytes that were checked.
@@ -227,9 +231,10 @@ def locate_image(spelled: str, root: Path, *, strict: bool = False, decoded: Con
     else:
         path, data = _read_named(spelled, root, strict)
         source = ImageSource(spelled, path, sha256_bytes(data))
-    if source.sha256 not in decoded:
-        decode_image(data, source.spelled)
-    return source
+    if source.sha256 in decoded:
+        return source
+    size = decode_image(data, source.spelled).size
+    return replace(source, narrow=max(size) >= NARROW * min(size))
 
 
 def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
@@ -392,14 +397,24 @@ def _decoding(data: bytes, shown: str) -> Iterator[Image.Image]:
     except DataError:
         raise
     except UnidentifiedImageError:
-        hint = f"convert it to PNG or JPEG; readable are {', '.join(FORMATS)}"
-        raise DataError(f"`{shown}` is not a readable image", hint) from None
+        what, hint = _instead(data)
+        raise DataError(f"`{shown}` is not a readable image{what}", hint) from None
     except Image.DecompressionBombError:
         raise DataError(f"image `{shown}` has more than {MAX_PIXELS // 10**6} megapixels", "shrink it") from None
     except Exception as error:  # any exception of a decoder means a bad file
         reason = shorten(str(error) or type(error).__name__, 80)
         hint = "the file is damaged or cut short: copy or convert it again"
         raise DataError(f"image `{shown}` cannot be decoded: {reason}", hint) from None
+
+
+def _instead(data: bytes) -> tuple[str, str]:
+    """Return what bytes that are no image are, where that is easy to see, and what to do."""
+    head = data[:256].lstrip().lower()
+    if head.startswith(b"version https://git-lfs"):
+        return " but a pointer of Git LFS", "`git lfs pull` fetches the picture itself"
+    if head.startswith((b"<!doctype html", b"<html")):
+        return " but a web page", "perhaps an error message: download the picture again"
+    return "", f"convert it to PNG or JPEG; readable are {', '.join(FORMATS)}"
 
 
 def _check_size(image: Image.Image, shown: str) -> None:

@@ -19,6 +19,7 @@ from more_cli.inputs.images import grey_image
 from more_cli.model.batches import Encoded, Query, collate
 from more_cli.model.families import is_language_model
 from more_cli.model.keymap import quiet
+from more_cli.model.prompts import UnfitImage
 from more_cli.model.structure import find_backbone, text_layers
 from more_cli.model.vision import stopped_before
 from more_cli.text import counted, reason_of
@@ -68,6 +69,10 @@ def load_processor(path: Path) -> Any:
         if isinstance(error, ImportError):
             package = _PACKAGE.search(reason.lower())
             hint = f"pip install {package[1] or package[2]}" if package else "install the package that it names"
+        elif _lacks_sentencepiece(path):
+            # transformers then takes the file for one of tiktoken, and asks for that.
+            reason = "its tokenizer is a SentencePiece file alone, which needs two more packages"
+            hint = "pip install sentencepiece protobuf"
         raise StateError(f"`{path}`: the processor does not load: {reason}", hint) from None
 
 
@@ -96,6 +101,19 @@ class TextProcessor:
         return self.tokenizer(text, return_token_type_ids=False, **options)
 
 
+def _lacks_sentencepiece(path: Path) -> bool:
+    """Whether the tokenizer is only there as a SentencePiece file, and what reads such files is not installed."""
+    from transformers.utils import is_protobuf_available, is_sentencepiece_available
+
+    installed = is_sentencepiece_available() and is_protobuf_available()
+    return not (installed or (path / "tokenizer.json").is_file()) and any(map(_is_sentencepiece, path.glob("*.model")))
+
+
+def _is_sentencepiece(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(1) == b"\n"  # the first field of its protocol buffer; a file of tiktoken is text
+
+
 def _check_sizes(path: Path) -> None:
     """Refuse files that are too large to be a processor's: they are parsed as a whole, before anything is known."""
     for pattern in _READ_BY_PROCESSORS:
@@ -118,12 +136,12 @@ def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
         return
     try:
         sample = prompter.encode(Query((grey_image(),), "What is it?"))
-    except DataError:  # longer than the context, for example: a matter of each question
-        return
-    except (*_FAILURES, IndexError, RuntimeError) as error:
+    except UnfitImage as unfit:
         lacks = ", ".join(f"`{key}`" for key in _COUNTING if getattr(prompter.processor, key, key) is None)
         hint = f"{_OWN_FILES}; {_PROCESSOR} lacks {lacks}" if lacks else _OWN_FILES
-        raise StateError(f"`{path}`: the processor fails on an image: {_reason(error)}", hint) from None
+        raise StateError(f"`{path}`: the processor fails on an image: {_reason(unfit.error)}", hint) from None
+    except DataError:  # longer than the context, for example: a matter of each question
+        return
     tried = _tried(model, sample, prompter.eos)
     size = _tower_size(model)
     if tried.misfit and size and _tried(model, _resized(sample, size), prompter.eos).seen:

@@ -27,7 +27,7 @@ from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
 from more_cli.model.families import Family, Phrasing
 from more_cli.system.confined import Exceeded, confined
-from more_cli.text import counted
+from more_cli.text import counted, first_line, shorten
 
 _QUESTION = "\ue000question\ue000"
 _TURN = "\ue000turn {}\ue000"
@@ -60,9 +60,21 @@ _BEGUN_THOUGHTS = re.compile(r"<(\w*think\w*)>\s*$")
 """At the end of a prompt."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 _NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
+_FAILURES = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+"""With what a processor fails on a picture."""
 _RENDERED: dict[tuple[str, str, str, bool], dict[_Form, str]] = {}
 """What chat templates made of their forms in this process: by template, special tokens, system message, and whether
 the model sees."""
+
+
+class UnfitImage(DataError):
+    """The model's processor fails on a picture."""
+
+    def __init__(self, sources: Sequence[ImageSource], error: Exception) -> None:
+        names = ", ".join(f"`{shorten(source.spelled, 200)}`" for source in sources)
+        hint = "crop it, or leave it out: some models take no picture that is very narrow"
+        super().__init__(f"the model's processor fails on image {names}: {shorten(first_line(error), 120)}", hint)
+        self.error = error
 
 
 class Prompter:
@@ -120,8 +132,8 @@ class Prompter:
         """Tokenise a question and, when given, its target followed by the token that ends an answer.
 
         Raises:
-            DataError: the sequence is longer than the model's context, an image cannot be read, or the model takes
-                another number of images.
+            DataError: the sequence is longer than the model's context, an image cannot be read or is one that the
+                processor fails on, or the model takes another number of images.
         """
         if problem := self.family.refuses(len(query.images), alone=True):
             raise DataError(*problem)
@@ -345,7 +357,12 @@ class Prompter:
     def _process(self, text: str, query: Query) -> tuple[Tensor, dict[str, Tensor]]:
         images = self._open(query.images)
         begun = {"add_special_tokens": False} if self._begun(text) else {}
-        values = dict(self.processor(text=[text], images=images or None, return_tensors="pt", **begun))
+        try:
+            values = dict(self.processor(text=[text], images=images or None, return_tensors="pt", **begun))
+        except _FAILURES as error:
+            if not images:
+                raise
+            raise UnfitImage(query.images, error) from None
         ids: Tensor = values["input_ids"][0]
         # Without an image a Q-Former gets no input.
         extras = values.keys() - _NOT_INPUTS if images else values.keys() & {*PER_TOKEN}

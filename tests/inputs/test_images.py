@@ -180,6 +180,22 @@ def test_what_is_no_image_is_refused_by_name(data: bytes, reason: str) -> None:
     assert "img/cat.png" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("data", "what", "instead"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", " but a pointer of Git LFS", "`git lfs pull`"),
+        (b"\n<!DOCTYPE html><title>404</title>", " but a web page", "download the picture again"),
+        (b"<html><body>Not found", " but a web page", "download the picture again"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "", "convert it to PNG or JPEG"),
+    ],
+)
+def test_what_lies_in_the_place_of_a_picture(data: bytes, what: str, instead: str) -> None:
+    with pytest.raises(DataError) as caught:
+        decode_image(data, "cat.jpg")
+    assert caught.value.message == f"`cat.jpg` is not a readable image{what}"
+    assert instead in caught.value.hint
+
+
 def test_size_is_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "MAX_PIXELS", 100)
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))

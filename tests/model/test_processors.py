@@ -19,6 +19,7 @@ from more_cli.model import loading
 from more_cli.model.loading import load_fitting_blueprint
 from more_cli.model.processors import load_processor, without_video
 from support import tiny
+from support.helpers import World, line, run
 from support.tiny_families import FAMILIES, tiny_family
 from support.tiny_processors import qwen_processor, spells_numbers
 
@@ -219,3 +220,39 @@ def test_a_processor_that_fails_on_an_image(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="the processor fails on an image: can't multiply") as caught:
         fit(tmp_path / "q-former")
     assert caught.value.hint.endswith("processor_config.json lacks `num_query_tokens`")
+
+
+def test_a_picture_that_the_processor_does_not_take(tmp_path: Path) -> None:
+    """It is found before anything is written, in every place that an edit line has for pictures."""
+    world = World(tmp_path, family="qwen2_vl")
+    file = tmp_path / "img" / "narrow.png"
+    Image.new("RGB", (1, 400)).save(file)
+    said = "the model's processor fails on image `{}`: absolute aspect ratio must be smaller than 200"
+    asked = run("ask", world.model, "--image", file, "what ?")
+    assert asked.code == 4
+    assert f"error: {said.format(file)}" in asked.err
+    assert "hint: crop it" in asked.err
+    world.write([line(0, image="img/narrow.png"), line(1), line(2, image_rephrases=["img/narrow.png"])])
+    for dry in (["--dry-run"], []):
+        refused = world.edit("--no-anchors", *dry)
+        assert refused.code == 4
+        for where in ("edits.jsonl:1: ", "edits.jsonl:3: `image_rephrases`: "):
+            assert where + said.format("img/narrow.png") in refused.err
+        assert not world.sidecar.exists()
+    assert world.edit("--no-anchors", "--on-error", "skip").code == 0
+    assert [entry["id"] for entry in world.entries()] == ["e2"]
+
+
+@pytest.mark.parametrize(("first", "named"), [(b"\n\x0e\n\x05<unk>", True), (b"IQ== 0\n", False)])
+def test_a_tokenizer_in_the_format_of_sentencepiece_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes, named: bool
+) -> None:
+    """transformers takes a file that it cannot read for one of tiktoken: that package would not help."""
+    monkeypatch.setattr("transformers.utils.is_sentencepiece_available", lambda: False)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    (tmp_path / "tokenizer.model").write_bytes(first)
+    with pytest.raises(StateError, match="the processor does not load: ") as caught:
+        load_processor(tmp_path)
+    assert (caught.value.hint == "pip install sentencepiece protobuf") is named
+    assert ("SentencePiece" in caught.value.message) is named
