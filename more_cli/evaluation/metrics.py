@@ -30,6 +30,8 @@ RESAMPLES = 1000
 """Resamples of a bootstrap interval."""
 TOO_FEW = f"under {FEW} samples"
 """What stands for an interval that says little."""
+_IN_WORD = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+"""A letter or digit beside which a word goes on."""
 SEED = 0
 """Seed of the resampling: the same values always have the same interval."""
 
@@ -134,8 +136,11 @@ def loc_top1_answer(edited: Scored, base: Scored) -> list[float]:
 
 
 def gen_contains(answer: str, target: str) -> float:
-    """Return 1 if an answer contains the target as whole words, both normalised."""
-    return float(bool(re.search(rf"(?<!\w){re.escape(normalise(target))}(?!\w)", normalise(answer))))
+    """Return 1 if an answer contains the target as whole words, both normalised.
+
+    In Chinese, Japanese, Thai and other scripts without spaces no word has an end.
+    """
+    return float(bool(re.search(rf"(?<!{_IN_WORD}){re.escape(normalise(target))}(?!{_IN_WORD})", normalise(answer))))
 
 
 def top_tokens(logits: Tensor) -> Tensor:

@@ -73,6 +73,10 @@ def test_ranks_are_compared_one_by_one() -> None:
         ("it is 3.5 m", "3.5", 1.0),
         ("3x5", "3.5", 0.0),
         ("The tram.", "tram", 1.0),
+        ("\u8fd9\u662f\u7ea2\u8272\u7684\u7535\u8f66\u3002", "\u7535\u8f66", 1.0),
+        ("\u8fd9\u662ftram\u5417", "tram", 1.0),
+        ("\u8fd9\u662ftrams\u5417", "tram", 0.0),
+        ("\u0e23\u0e16\u0e44\u0e1f\u0e2a\u0e35\u0e41\u0e14\u0e07", "\u0e44\u0e1f", 1.0),
         ("", "tram", 0.0),
     ],
 )
