@@ -31,7 +31,7 @@ RESAMPLES = 1000
 TOO_FEW = f"under {FEW} samples"
 """What stands for an interval that says little."""
 _IN_WORD = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
-"""A letter or digit beside which a word goes on."""
+"""A letter or digit of a script that puts spaces between words."""
 SEED = 0
 """Seed of the resampling: the same values always have the same interval."""
 
@@ -138,7 +138,7 @@ def loc_top1_answer(edited: Scored, base: Scored) -> list[float]:
 def gen_contains(answer: str, target: str) -> float:
     """Return 1 if an answer contains the target as whole words, both normalised.
 
-    In Chinese, Japanese, Thai and other scripts without spaces no word has an end.
+    Scripts without spaces, such as Chinese and Thai, do not show where words end: their letters may stand beside it.
     """
     return float(bool(re.search(rf"(?<!{_IN_WORD}){re.escape(normalise(target))}(?!{_IN_WORD})", normalise(answer))))
 

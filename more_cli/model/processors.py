@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,19 +19,15 @@ from more_cli.inputs.images import grey_image
 from more_cli.model.batches import Encoded, Query, collate
 from more_cli.model.families import is_language_model
 from more_cli.model.keymap import quiet
-from more_cli.model.prompts import UnfitImage
+from more_cli.model.prompts import FAILURES, Prompter, UnfitImage
 from more_cli.model.structure import find_backbone, text_layers
 from more_cli.model.vision import stopped_before
 from more_cli.text import counted, reason_of
-
-if TYPE_CHECKING:
-    from more_cli.model.prompts import Prompter
 
 # How transformers names what is missing: "Package `x` is required", "requires the X library".
 _PACKAGE = re.compile(r"package `([\w-]+)`|requires the ([\w-]+) library")
 _PROCESSOR, _IMAGES = "processor_config.json", "preprocessor_config.json"
 _NAMED_IN = (_PROCESSOR, _IMAGES, "tokenizer_config.json")
-_FAILURES = (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError, RecursionError)
 _READ = ("image_sizes", "batch_num_images")
 """Inputs whose values a model reads before its vision tower runs: they keep their values."""
 _COUNTING = (
@@ -63,7 +59,7 @@ def load_processor(path: Path) -> Any:
             return TextProcessor.of(path)
         kind = _processor_class(path)
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
-    except _FAILURES as error:
+    except FAILURES as error:
         reason = _reason(error)
         hint = "tokenizer, processor and chat template files of the model must lie beside its config.json"
         if isinstance(error, ImportError):

@@ -60,8 +60,8 @@ _BEGUN_THOUGHTS = re.compile(r"<(\w*think\w*)>\s*$")
 """At the end of a prompt."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 _NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
-_FAILURES = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""With what a processor fails on a picture."""
+FAILURES = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+"""With what a processor fails, when it loads or on a picture."""
 _RENDERED: dict[tuple[str, str, str, bool], dict[_Form, str]] = {}
 """What chat templates made of their forms in this process: by template, special tokens, system message, and whether
 the model sees."""
@@ -116,9 +116,7 @@ class Prompter:
         self.template: str = self._chat or phrasing.prompt
         self._image_token = str(getattr(processor, "image_token", "") or "")
         self._control = sorted(self._control_tokens(), key=len, reverse=True)
-        self._opening = ""
-        """What comes before every answer, such as empty thoughts, and belongs to the prompt."""
-        self._separator, end = self._find_separator()
+        self._opening, self._separator, end = self._around_answer()
         self.eos = self._end_of_answer(end, stops)
         self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id, *stops)))
 
@@ -305,15 +303,17 @@ class Prompter:
         files = (folder / name for name in TEMPLATE_FILES)
         return str(next((file for file in files if file.is_file()), folder))
 
-    def _find_separator(self) -> tuple[str, str | None]:
-        """Return what the template puts between the generation prompt and the answer, often one space, and the
-        control token that it puts behind the answer.
+    def _around_answer(self) -> tuple[str, str, str | None]:
+        """Return what the template puts between the generation prompt and the answer, and the control token behind it.
+
+        Of what comes between, the first part belongs to the prompt, such as empty thoughts, and the second to the
+        answer, often one space.
 
         Raises:
             StateError: the template fails, or leaves out or changes the question.
         """
         if not self._chat:
-            return self._phrasing.separator, None
+            return "", self._phrasing.separator, None
         pictured: list[_Form] = [(1, None, ())] if self.family.sees else []
         # In one go: what every command needs.
         prompt, whole, *others = self._chatted([(0, None, ()), (0, _ANSWER, ()), *pictured])
@@ -321,15 +321,7 @@ class Prompter:
             raise self._unusable("leaves out or changes the question")
         before, _, after = whole.partition(_ANSWER)
         end = min((token for token in self._control if token in after), key=after.index, default=None)
-        if _ANSWER in whole and before.startswith(prompt):
-            between = before[len(prompt) :]
-            self._opening = between.rstrip(" ") if between.strip() else ""
-            return between[len(self._opening) :], end
-        # A template that does not continue its own generation prompt: thoughts are ended as they began, and words are
-        # separated by one space.
-        if begun := _BEGUN_THOUGHTS.search(prompt):
-            self._opening = f"\n</{begun[1]}>\n\n"
-        return "" if (prompt + self._opening)[-1:].isspace() else " ", end
+        return *_between(prompt, before if _ANSWER in whole else ""), end
 
     def _end_of_answer(self, control: str | None, stops: Sequence[int]) -> int:
         """Return the token that ends an answer: the template's, else the tokenizer's."""
@@ -359,7 +351,7 @@ class Prompter:
         begun = {"add_special_tokens": False} if self._begun(text) else {}
         try:
             values = dict(self.processor(text=[text], images=images or None, return_tensors="pt", **begun))
-        except _FAILURES as error:
+        except FAILURES as error:
             if not images:
                 raise
             raise UnfitImage(query.images, error) from None
@@ -384,6 +376,18 @@ class Prompter:
         if self._chat and not self.family.sees:
             return True
         return bool(self.tokenizer.bos_token) and text.startswith(self.tokenizer.bos_token)
+
+
+def _between(prompt: str, before: str) -> tuple[str, str]:
+    """Split what comes between a generation prompt and an answer, given all that comes before the answer."""
+    if before.startswith(prompt):
+        between = before[len(prompt) :]
+        opening = between.rstrip(" ") if between.strip() else ""
+        return opening, between[len(opening) :]
+    # The template does not continue its own prompt: thoughts end as they began, and words are separated by one space.
+    begun = _BEGUN_THOUGHTS.search(prompt)
+    opening = f"\n</{begun[1]}>\n\n" if begun else ""
+    return opening, "" if (prompt + opening)[-1:].isspace() else " "
 
 
 def unphrased(phrasing: Phrasing) -> Phrasing:

@@ -54,7 +54,7 @@ JOINED_TEXT = "few anchors were given, so {:,} were added"
 """The same of a plain language model."""
 WITHOUT_THOUGHTS = (
     "the model can think before it answers: edits are written and scored without thoughts; "
-    "ask the merged model with enable_thinking=False"
+    "ask the merged model so too, with enable_thinking=False"
 )
 
 
